@@ -1,0 +1,1 @@
+"""What the console and the commands read."""

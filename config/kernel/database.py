@@ -1,0 +1,47 @@
+"""Transactions and database failures (DESIGN rules 4.1 and 4.8)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
+
+from config.kernel.problems import Problem, StorageUnavailable
+
+
+@contextmanager
+def durable_transaction() -> Iterator[None]:
+    """The one transaction of a request. Refuses to nest: what is inside commits here or never."""
+    with transaction.atomic(durable=True):
+        yield
+
+
+def assert_in_transaction() -> None:
+    """Inner code relies on the caller's transaction; outside one its locks would mean nothing."""
+    if not connection.in_atomic_block:
+        raise RuntimeError("This must run inside durable_transaction().")
+
+
+def assert_no_transaction() -> None:
+    """Network calls and waits must not happen while rows are locked."""
+    if connection.in_atomic_block:
+        raise RuntimeError("This must not run inside a transaction.")
+
+
+def is_lock_timeout(error: DatabaseError) -> bool:
+    """Whether PostgreSQL gave up waiting for a lock (SQLSTATE 55P03)."""
+    return isinstance(error.__cause__, psycopg.errors.LockNotAvailable)
+
+
+#: What PostgreSQL raises when it cannot store anything just now, beside OperationalError:
+#: a standby or a server set read-only, and a statement cut short.
+_UNAVAILABLE = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.QueryCanceled)
+
+
+def storage_problem(error: DatabaseError | InterfaceError) -> Problem | None:
+    """STORAGE_UNAVAILABLE for an error of the database's state; None for a bug of ours."""
+    if isinstance(error, OperationalError | InterfaceError):
+        return StorageUnavailable()
+    if isinstance(error.__cause__, _UNAVAILABLE):
+        return StorageUnavailable()
+    return None

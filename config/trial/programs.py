@@ -1,0 +1,51 @@
+"""The relay's own processes: one table (DESIGN section 5)."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from config.trial.directory import DataDirectory
+from config.trial.processes import Program, Step
+
+PROJECT = Path(__file__).resolve().parents[2]
+_PYTHON = sys.executable
+_MANAGE = [_PYTHON, str(PROJECT / "manage.py")]
+
+
+def _table(env: Mapping[str, str], host: str, port: int) -> list[tuple[str, str, list[str]]]:
+    """Name, role and command of each, in the order of their start."""
+    granian = [
+        _PYTHON, "-m", "granian", "--interface", "wsgi",
+        "--host", host, "--port", str(port), "--http", "1", "--no-ws",
+        "--workers", env.get("RELAY_WEB_WORKERS", "1"),
+        "--blocking-threads", env.get("RELAY_WEB_THREADS", "8"),
+        "--blocking-threads-idle-timeout", "600",
+        "--workers-kill-timeout", "8",
+        "--no-access-log",  # it would hold paths and addresses (DESIGN rule 4.9)
+        "config.wsgi:application",
+    ]  # fmt: skip
+    return [
+        ("web", "web", granian),
+        ("tick", "clock", [*_MANAGE, "tick"]),
+    ]
+
+
+def relay_programs(
+    directory: DataDirectory, env: Mapping[str, str], host: str, port: int
+) -> list[Program]:
+    """Every process of the relay, ready to start. `env` is their whole environment."""
+    return [
+        Program(
+            name=name,
+            argv=argv,
+            env={**env, "RELAY_ROLE": role, "PYTHONUNBUFFERED": "1"},
+            cwd=PROJECT,
+            log=directory.log(name),
+        )
+        for name, role, argv in _table(env, host, port)
+    ]
+
+
+def manage(directory: DataDirectory, env: Mapping[str, str], *arguments: str) -> Step:
+    """One `manage.py` command of the start-up."""
+    return Step(argv=[*_MANAGE, *arguments], env=env, cwd=PROJECT, log=directory.log("setup"))

@@ -1,0 +1,15 @@
+"""The WSGI application that granian serves."""
+
+import os
+from contextlib import suppress
+
+from django.core.wsgi import get_wsgi_application
+from django.db import DatabaseError, InterfaceError, connection
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+application = get_wsgi_application()
+
+# A first connection before the first request: wrong settings stop the process at its start.
+with suppress(DatabaseError, InterfaceError):
+    connection.ensure_connection()
+    connection.close()

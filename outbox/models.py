@@ -1,0 +1,73 @@
+"""Events on their way out, and the rows of background processes (DESIGN sections 2 and 3)."""
+
+from django.db import models
+from django.db.models import Q
+
+
+class EventState(models.TextChoices):
+    """Where an event is on its way."""
+
+    PENDING = "pending"
+    PUBLISHED = "published"
+    DEAD = "dead"
+
+
+class Event(models.Model):
+    """An intent written by the business transaction, to be carried out after it commits.
+
+    It holds no message data: which queue, and what kind of thing happened there. A handled
+    event is deleted.
+    """
+
+    pk = models.CompositePrimaryKey("shard", "event_id")
+    shard = models.SmallIntegerField()
+    event_id = models.UUIDField()
+    schema_version = models.SmallIntegerField(default=1)
+    topic = models.CharField(max_length=32)
+    kind = models.CharField(max_length=32, default="")
+    device_id = models.UUIDField()
+    state = models.CharField(max_length=12, default=EventState.PENDING)
+    deliveries = models.IntegerField(default=0)
+    failures = models.IntegerField(default=0)
+    starts = models.IntegerField(default=0)
+    next_at = models.DateTimeField()
+    last_error = models.CharField(max_length=64, default="")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state__in=EventState.values), name="event_state_known"
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["shard", "next_at", "event_id"],
+                condition=~Q(state=EventState.DEAD),
+                name="event_due",
+            ),
+        ]
+
+
+class Lease(models.Model):
+    """Who may run something of which only one should run, and until when."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    holder = models.UUIDField()
+    until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SweepRun(models.Model):
+    """When each sweep last ran, and how it went."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    started_at = models.DateTimeField(null=True)
+    succeeded_at = models.DateTimeField(null=True)
+    rows = models.BigIntegerField(default=0)
+    last_error = models.CharField(max_length=128, default="")
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class QuotasConfig(AppConfig):
+    """Limits, the per-device usage row, rate limits."""
+
+    name = "quotas"
+    verbose_name = "Quotas"

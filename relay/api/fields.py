@@ -1,0 +1,86 @@
+"""Fields as the protocol reads them: strict, and never echoing what was sent."""
+
+import base64
+import binascii
+import re
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+_UUID = re.compile(
+    r"(?:urn:uuid:)?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})",
+    re.IGNORECASE | re.ASCII,
+)
+_SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+
+
+def parse_uuid(value: Any) -> UUID | None:
+    """A UUID in a text form of RFC 4122 (hyphenated, or as a URN), else None."""
+    match = _UUID.fullmatch(value) if isinstance(value, str) else None
+    return UUID(match.group(1)) if match else None
+
+
+@extend_schema_field(OpenApiTypes.UUID)
+class UuidField(serializers.Field):
+    """A UUID; canonical lower case on output."""
+
+    default_error_messages = {"form": "Must be a UUID in a text form of RFC 4122."}
+
+    def to_internal_value(self, data: Any) -> UUID:
+        value = parse_uuid(data)
+        if value is None:
+            self.fail("form")
+        return value
+
+    def to_representation(self, value: UUID) -> str:
+        return str(value)
+
+
+class StrictIntegerField(serializers.IntegerField):
+    """A JSON integer: no text, no flag, no fraction."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int):
+            self.fail("invalid")
+        return data
+
+
+@extend_schema_field(OpenApiTypes.BYTE)
+class CiphertextField(serializers.Field):
+    """Standard base64 with padding, of at least one byte."""
+
+    default_error_messages = {
+        "form": "Must be standard base64 with padding (RFC 4648, section 4).",
+        "empty": "Must hold at least one byte.",
+    }
+
+    def to_internal_value(self, data: Any) -> bytes:
+        if not isinstance(data, str):
+            self.fail("form")
+        try:
+            value = binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+        except (binascii.Error, ValueError):
+            self.fail("form")
+        if not value:
+            self.fail("empty")
+        return value
+
+    def to_representation(self, value: bytes) -> str:
+        return base64.b64encode(value).decode()
+
+
+class Sha256HexField(serializers.Field):
+    """A SHA-256 digest in 64 hexadecimal digits."""
+
+    default_error_messages = {"form": "Must be 64 hexadecimal digits."}
+
+    def to_internal_value(self, data: Any) -> bytes:
+        if not isinstance(data, str) or _SHA256_HEX.fullmatch(data) is None:
+            self.fail("form")
+        return bytes.fromhex(data)
+
+    def to_representation(self, value: bytes) -> str:
+        return value.hex()

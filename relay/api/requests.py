@@ -1,0 +1,148 @@
+"""Reading a request: body, key, query and address (PROTOCOL section 1)."""
+
+import ipaddress
+import re
+from email.message import Message
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+
+from config.kernel import strict_json
+from config.kernel.problems import (
+    FieldError,
+    IdempotencyKeyInvalid,
+    IdempotencyKeyMissing,
+    MalformedRequest,
+    NotAcceptable,
+    RequestTooLarge,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
+
+MOST_BODY_BYTES = 8 * 2**20
+_LONGEST_KEY = 255
+_PRINTABLE = re.compile(r"[ -~]+")
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # an sf-string of RFC 8941
+_ESCAPED = re.compile(r'\\(["\\])')
+_ANY_JSON = {"*/*", "application/*", "application/json", "application/problem+json"}
+
+
+def json_body(request: HttpRequest) -> dict[str, Any]:
+    """The JSON object of the body.
+
+    Raises UnsupportedMediaType, RequestTooLarge and MalformedRequest.
+    """
+    content_type = Message()
+    content_type["Content-Type"] = request.META.get("CONTENT_TYPE") or "text/plain"
+    charset = content_type.get_param("charset", "utf-8")
+    if content_type.get_content_type() != "application/json" or str(charset).lower() != "utf-8":
+        raise UnsupportedMediaType
+    if "HTTP_CONTENT_ENCODING" in request.META:
+        raise UnsupportedMediaType
+    return strict_json.loads_object(_raw_body(request))
+
+
+def _raw_body(request: HttpRequest) -> bytes:
+    """The body, whether its length was announced or it came in chunks."""
+    announced = request.META.get("CONTENT_LENGTH") or ""
+    if announced and not announced.isdecimal():
+        raise MalformedRequest
+    if announced and int(announced) > MOST_BODY_BYTES:
+        raise RequestTooLarge
+    wanted = int(announced) if announced else MOST_BODY_BYTES + 1
+    try:
+        raw = _read(request.META["wsgi.input"], wanted)
+    except OSError as error:
+        raise MalformedRequest("The body broke off.") from error
+    if len(raw) > MOST_BODY_BYTES:
+        raise RequestTooLarge
+    if announced and len(raw) < wanted:
+        raise MalformedRequest("The body is shorter than its Content-Length.")
+    return raw
+
+
+def _read(stream: Any, wanted: int) -> bytes:
+    parts, left = [], wanted
+    while left > 0 and (part := stream.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def check_accept(request: HttpRequest) -> None:
+    """Raises NotAcceptable when the client takes no JSON."""
+    accept = request.META.get("HTTP_ACCEPT", "").strip()
+    if not accept:
+        return
+    for item in accept.split(","):
+        media_type, *parameters = [part.strip().lower() for part in item.split(";")]
+        refused = any(re.fullmatch(r"q=0(\.0{0,3})?", part) for part in parameters)
+        if media_type in _ANY_JSON and not refused:
+            return
+    raise NotAcceptable
+
+
+def check_query(request: HttpRequest, allowed: frozenset[str]) -> None:
+    """Raises ValidationFailed for a query parameter that is unknown or there twice."""
+    errors = []
+    for name, values in request.GET.lists():
+        if name not in allowed:
+            errors.append(FieldError(_pointer(name), "Unknown query parameter."))
+        elif len(values) > 1:
+            errors.append(FieldError(_pointer(name), "Must be there once."))
+    if errors:
+        raise ValidationFailed(errors=tuple(errors[:50]))
+
+
+def _pointer(name: str) -> str:
+    return "/" + name[:64].replace("~", "~0").replace("/", "~1")
+
+
+def required_idempotency_key(request: HttpRequest) -> str:
+    """The key of a call that needs one.
+
+    Raises IdempotencyKeyMissing and IdempotencyKeyInvalid.
+    """
+    key = idempotency_key(request)
+    if key is None:
+        raise IdempotencyKeyMissing
+    return key
+
+
+def idempotency_key(request: HttpRequest) -> str | None:
+    """The key, if there is one; the bare and the quoted form name the same.
+
+    Raises IdempotencyKeyInvalid.
+    """
+    header = request.META.get("HTTP_IDEMPOTENCY_KEY")
+    if header is None:
+        return None
+    key = header.strip(" \t")
+    if key.startswith('"'):
+        quoted = _QUOTED.fullmatch(key)
+        if quoted is None:
+            raise IdempotencyKeyInvalid
+        key = _ESCAPED.sub(r"\1", quoted.group(1))
+    if len(key) > _LONGEST_KEY or _PRINTABLE.fullmatch(key) is None:
+        raise IdempotencyKeyInvalid
+    return key
+
+
+def client_address(request: HttpRequest) -> str:
+    """The address of the client, by the exact number of proxies that we trust.
+
+    Each of our proxies appends the address it saw to X-Forwarded-For; what stands before
+    those entries came from the client and is believed by nobody.
+    """
+    peer = str(request.META.get("REMOTE_ADDR", ""))
+    trusted = int(settings.TRUSTED_PROXY_COUNT)
+    if trusted == 0:
+        return peer
+    entries = [part.strip() for part in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")]
+    if len(entries) < trusted:
+        return peer
+    try:
+        return str(ipaddress.ip_address(entries[-trusted]))
+    except ValueError:
+        return peer

@@ -1,0 +1,129 @@
+"""`/v1/envelopes`: submit and pull (PROTOCOL sections 2 and 3)."""
+
+import base64
+import re
+from typing import Any
+
+from django.http import HttpResponse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+
+from config.kernel import clock
+from config.kernel.problems import FieldError, ValidationFailed
+from quotas import rates
+from quotas.selectors import current_limits
+from relay.api import requests, serializers
+from relay.api.base import DEVICE, EITHER, RelayView, caller_of, read_response, write_response
+from relay.selectors.pull import DEFAULT_LIMIT, MOST, Page, pull
+from relay.services.submissions import Submission
+from relay.services.submit import submit
+from relay.services.submit_batch import submit_batch
+
+_LIMIT = re.compile(r"[0-9]{1,3}", re.ASCII)
+
+
+class EnvelopesView(RelayView):
+    """Submit to any device's queue; pull from one's own."""
+
+    callers = {"GET": DEVICE, "POST": EITHER}
+    query = {"GET": frozenset({"limit", "cursor"})}
+
+    @extend_schema(
+        operation_id="submit",
+        request=serializers.SubmissionSerializer,
+        responses={
+            200: serializers.AcceptedSerializer,
+            201: serializers.AcceptedSerializer,
+            "default": serializers.ProblemSerializer,
+        },
+        parameters=[OpenApiParameter("Idempotency-Key", str, "header", required=True)],
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Submit one envelope."""
+        fields = serializers.SubmissionSerializer.parse(requests.json_body(request))
+        key = _charged_key(request, submits=1)
+        answer = submit(caller=caller_of(request), key=key, submission=_submission(fields))
+        return write_response(answer)
+
+    @extend_schema(
+        operation_id="pull",
+        parameters=[
+            OpenApiParameter("limit", int, "query", description="1 to 100, default 50"),
+            OpenApiParameter("cursor", str, "query", description="`next_cursor` of a page"),
+        ],
+        responses={200: serializers.PageSerializer, "default": serializers.ProblemSerializer},
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """Pull a page of the calling device's own queue."""
+        page = pull(
+            device_id=caller_of(request).id,
+            limit=_limit(request.GET.get("limit")),
+            cursor=request.GET.get("cursor"),
+        )
+        return read_response(_page_document(page))
+
+
+class BatchView(RelayView):
+    """Submit up to a hundred envelopes at once."""
+
+    callers = {"POST": EITHER}
+
+    @extend_schema(
+        operation_id="submit_batch",
+        request=serializers.BatchSerializer,
+        responses={
+            200: serializers.BatchResultsSerializer,
+            422: serializers.BatchResultsSerializer,
+            "default": serializers.ProblemSerializer,
+        },
+        parameters=[OpenApiParameter("Idempotency-Key", str, "header", required=True)],
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Submit a batch; each entry is judged as if it had been sent by itself."""
+        entries = serializers.BatchSerializer.parse(requests.json_body(request))["envelopes"]
+        key = _charged_key(request, submits=len(entries))
+        submissions = [_submission(fields) for fields in entries]
+        answer = submit_batch(caller=caller_of(request), key=key, submissions=submissions)
+        return write_response(answer)
+
+
+def _charged_key(request: Request, *, submits: int) -> str:
+    """The key, after the caller's rate was charged: in this order (PROTOCOL section 1)."""
+    rates.charge(
+        actor=caller_of(request).scope,
+        address=requests.client_address(request),
+        limits=current_limits(),
+        submits=submits,
+    )
+    return requests.required_idempotency_key(request)
+
+
+def _submission(fields: dict[str, Any]) -> Submission:
+    return Submission(**{"ttl_seconds": None, **fields})
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    if _LIMIT.fullmatch(text) is None or not 1 <= int(text) <= MOST:
+        error = FieldError("/limit", f"Must be a whole number from 1 to {MOST}.")
+        raise ValidationFailed(errors=(error,))
+    return int(text)
+
+
+def _page_document(page: Page) -> dict[str, object]:
+    return {
+        "envelopes": [
+            {
+                "message_id": str(envelope.message_id),
+                "protocol_version": envelope.protocol_version,
+                "ciphertext": base64.b64encode(envelope.ciphertext).decode(),
+                "size": envelope.size,
+                "accepted_at": clock.rfc3339(envelope.accepted_at),
+                "expires_at": clock.rfc3339(envelope.expires_at),
+            }
+            for envelope in page.envelopes
+        ],
+        "next_cursor": page.next_cursor,
+        "has_more": page.has_more,
+    }

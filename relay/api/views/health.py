@@ -1,0 +1,65 @@
+"""`/livez`, `/readyz` and `/metrics` (PROTOCOL section 9)."""
+
+import hmac
+import ipaddress
+
+import prometheus_client
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+
+from config.kernel.problems import MethodNotAllowed, Unauthenticated
+from relay.api.problems import problem_response, request_id_of
+from relay.selectors import health
+from relay.selectors.gauges import GAUGES
+
+
+def livez(request: HttpRequest) -> HttpResponse:
+    """200 as long as this process answers at all."""
+    return _read_only(request) or JsonResponse({"status": "ok"})
+
+
+def readyz(request: HttpRequest) -> HttpResponse:
+    """200 when this process can store mail; without Redis it can, and says "degraded"."""
+    refused = _read_only(request)
+    if refused is not None:
+        return refused
+    report = health.readiness()
+    response = JsonResponse(report.document(), status=200 if report.ready else 503)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Prometheus text, for who has the token; without that setting, for loopback alone."""
+    refused = _read_only(request)
+    if refused is not None:
+        return refused
+    if not _may_read_metrics(request):
+        return problem_response(Unauthenticated(), request_id_of(request))
+    text = prometheus_client.generate_latest()
+    try:
+        text += prometheus_client.generate_latest(GAUGES)
+    except (DatabaseError, InterfaceError):
+        text += b"# the gauges need PostgreSQL, which does not answer\n"
+    return HttpResponse(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def _may_read_metrics(request: HttpRequest) -> bool:
+    if settings.METRICS_TOKEN:
+        given = request.META.get("HTTP_AUTHORIZATION", "")
+        expected = f"Bearer {settings.METRICS_TOKEN}"
+        return hmac.compare_digest(given.encode(), expected.encode())
+    if settings.TRUSTED_PROXY_COUNT or "HTTP_X_FORWARDED_FOR" in request.META:
+        return False  # behind a proxy everyone comes from loopback
+    try:
+        return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_only(request: HttpRequest) -> HttpResponse | None:
+    if request.method in ("GET", "HEAD"):
+        return None
+    problem = MethodNotAllowed(headers={"Allow": "GET"})
+    return problem_response(problem, request_id_of(request))

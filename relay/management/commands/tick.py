@@ -1,0 +1,34 @@
+"""`manage.py tick`: the clock process."""
+
+import signal
+from typing import Any
+
+from django.conf import settings
+
+from config.commands import RelayCommand
+from relay.services.ticking import Clock
+
+
+class Command(RelayCommand):
+    help = (
+        "Run the sweeps every RELAY_TICK_SECONDS, under a lease in PostgreSQL: start as many as "
+        "you like, one works and the others stand by. Ends cleanly on SIGTERM."
+    )
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("--once", action="store_true", help="one round, then end")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        clock = Clock.new()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: clock.stopping.set())
+        while not clock.stopping.is_set():
+            clock.tick()
+            if options["once"]:
+                break
+            clock.stopping.wait(settings.RELAY_TICK_SECONDS)
+        clock.let_go()
+        self.print(
+            f"tick ended after {clock.rounds} rounds; {clock.rows} rows swept",
+            {"rounds": clock.rounds, "rows": clock.rows},
+        )

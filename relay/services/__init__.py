@@ -1,0 +1,1 @@
+"""What changes things, an operation a module."""
