@@ -51,7 +51,8 @@ class Failure(RelayError):  # noqa: N818 - the protocol names refusals, not erro
     """
 
     def __init__(self, code: str, detail: str, *, retryable: bool, retry_after: float = 0) -> None:
-        super().__init__(f"{code}: {' '.join(detail.split())}")
+        one_line = "".join(char if char.isprintable() else " " for char in detail)
+        super().__init__(f"{code}: {one_line}")
         self.code, self.retryable, self.retry_after = code, retryable, retry_after
 
 

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 from config.commands import Refused, RelayCommand, table
+from config.kernel import clock
 from relay.services.sweeping import Pace, sweep_all
 from relay.services.sweeps import SWEEPS
 
@@ -21,6 +22,7 @@ class Command(RelayCommand):
         stopping = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stopping.set())
+        clock.read()  # a database that is away is one line, not one for each sweep
         reports = sweep_all(pace=Pace(), stop=stopping.is_set, most_seconds=float("inf"))
         rows = [
             (report.name, report.rows, f"{report.seconds:.2f}", report.busy or "")
