@@ -99,8 +99,9 @@ class RelayCommand(BaseCommand):
             self._console(self.stdout).print(human)
 
     def note(self, text: str) -> None:
-        """Something to know that is no result: a line on stderr, with `--json` too."""
-        self.stderr.write(text, lambda line: line)
+        """Something for a person to know beside the result: a line on stderr, not with `--json`."""
+        if not self._options.get("json"):
+            self.stderr.write(text, lambda line: line)
 
     def track(self, items: Iterable[T], *, total: int, text: str) -> Iterable[T]:
         """`items`, with a progress bar on stderr when that is a terminal."""

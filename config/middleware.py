@@ -39,6 +39,8 @@ class RequestMiddleware:
         with watchdog.WATCHDOG.watching():
             response = self._get_response(request)
         response["X-Request-ID"] = request_id
+        if not response.streaming and "Content-Length" not in response:
+            response["Content-Length"] = str(len(response.content))
         self._account(request, response, time.perf_counter() - started)
         return response
 

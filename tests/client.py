@@ -12,6 +12,7 @@ import httpx
 from config.kernel.database import durable_transaction
 from relay.services.devices import device_create
 from relay.services.provisioners import provisioner_create
+from tests import contract
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ class RelayClient:
         headers = dict(options.pop("headers", {}))
         if caller is not None:
             headers["Authorization"] = f"Bearer {caller.token}"
-        return self.http.request(method, path, headers=headers, **options)
+        response = self.http.request(method, path, headers=headers, **options)
+        contract.check(response)
+        return response
 
     def submit(
         self,

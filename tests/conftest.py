@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 from django.db import connection, connections
+from django.test.utils import setup_databases, teardown_databases
+from pytest_django import DjangoDbBlocker
 
 from config.kernel import keys
 from quotas.selectors import LIMITS_IN_FORCE
@@ -43,16 +45,37 @@ _RELAY_NOW = (
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _migrated(django_db_setup: None, django_db_blocker) -> Iterator[None]:  # type: ignore[no-untyped-def]
-    """The test database, open to every test: the relay's transactions must really commit."""
+def _migrated(
+    django_test_environment: None,
+    django_db_modify_db_settings: None,
+    django_db_blocker: DjangoDbBlocker,
+) -> Iterator[None]:
+    """The test database, open to every test: the relay's transactions must really commit.
+
+    Not pytest-django's `django_db_setup`: that makes a database for tests that carry its mark
+    and wraps them in transactions; unmarked ones would run on the database of DATABASE_URL.
+    """
     with django_db_blocker.unblock():
+        made = setup_databases(verbosity=0, interactive=False, aliases={"default"})
         yield
-        connections.close_all()
+        _disconnect_everyone()
+        teardown_databases(made, verbosity=0)
+
+
+def _disconnect_everyone() -> None:
+    """Whoever a test left connected would keep the database from being dropped."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    connections.close_all()
 
 
 @pytest.fixture(autouse=True)
 def _clean(_migrated: None) -> Iterator[None]:
     """A fresh instance for each test: default retention, no mail, and rates out of the way."""
+    assert str(connection.settings_dict["NAME"]).startswith("test_"), "not a test database"
     with connection.cursor() as cursor:
         cursor.execute(_RELAY_NOW.format(expression="clock_timestamp()"))
         for table in _HOT:

@@ -96,7 +96,7 @@ class IdempotencyKeyMissing(Problem):
 class IdempotencyKeyInvalid(Problem):
     code, status = "IDEMPOTENCY_KEY_INVALID", 400
     title = "Idempotency-Key is not valid"
-    explanation = "Idempotency-Key must be 1 to 255 printable ASCII characters, sent once."
+    explanation = "Idempotency-Key must be 1 to 255 printable ASCII characters."
 
 
 class CursorInvalid(Problem):

@@ -48,7 +48,7 @@ class StrictIntegerField(serializers.IntegerField):
         return data
 
 
-@extend_schema_field(OpenApiTypes.BYTE)
+@extend_schema_field({"type": "string", "format": "byte", "minLength": 4})
 class CiphertextField(serializers.Field):
     """Standard base64 with padding, of at least one byte."""
 
@@ -72,6 +72,7 @@ class CiphertextField(serializers.Field):
         return base64.b64encode(value).decode()
 
 
+@extend_schema_field({"type": "string", "pattern": "^[0-9a-fA-F]{64}$"})
 class Sha256HexField(serializers.Field):
     """A SHA-256 digest in 64 hexadecimal digits."""
 

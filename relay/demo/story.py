@@ -20,6 +20,7 @@ from rich.text import Text
 
 from relay.demo import crypto
 from relay.demo.client import (
+    Accepted,
     Client,
     Credentials,
     Draft,
@@ -69,9 +70,14 @@ class Facts:
     parts: int
     pages: int
     seconds: float
-    equal: bool
-    replayed: bool
     server_holds: dict[str, object]
+    equal: bool = True  # or there would be no facts
+    replayed: bool = True
+
+    def __str__(self) -> str:
+        parts, pages = counted(self.parts, "part"), counted(self.pages, "page")
+        size = in_units(self.bytes)
+        return f"\nEqual: {size} went there in {parts}, came back in {pages}, {self.seconds:.2f} s."
 
 
 def run(
@@ -94,6 +100,24 @@ def run(
             story.clean_up(warn)
 
 
+def plan_from(file: Path, url: str, token_file: Path | None, token: str) -> Plan:
+    """The plan for a file; a token in a file wins. Raises DemoFailed."""
+    try:
+        if token_file is not None:
+            token = token_file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DemoFailed(f"{token_file} cannot be read: {error.strerror}.") from error
+    token = token.strip()
+    if not token:
+        raise DemoFailed(
+            "No provisioner's token: name --provisioner-token-file, set "
+            "RELAY_DEMO_PROVISIONER_TOKEN, or start `manage.py up`, which makes one."
+        )
+    if not re.fullmatch(r"rlp1\.[0-9a-fA-F-]{36}\.[A-Za-z0-9_-]{43}", token):
+        raise DemoFailed("The token is no provisioner's: those read rlp1.<uuid>.<secret>.")
+    return Plan(file.name, read_file(file), url.rstrip("/"), token)
+
+
 def read_file(path: Path) -> bytes:
     """The file's bytes. Raises DemoFailed for what is no file, unreadable or too large."""
     try:
@@ -102,36 +126,11 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
     except OSError as error:
-        raise DemoFailed(f"{path} cannot be read: {_reason(error)}.") from error
+        raise DemoFailed(f"{path} cannot be read: {error.strerror}.") from error
     if len(content) > MOST_BYTES:
         size, most = in_units(path.stat().st_size), in_units(MOST_BYTES)
         raise DemoFailed(f"{path} has {size}; the demo carries {most} at most.")
     return content
-
-
-def read_token(path: Path) -> str:
-    """The provisioner's token in a file. Raises DemoFailed."""
-    try:
-        return checked_token(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DemoFailed(f"{path} cannot be read: {_reason(error)}.") from error
-
-
-def checked_token(text: str) -> str:
-    """The token, if it is a provisioner's by its form. Raises DemoFailed, never echoing it."""
-    token = text.strip()
-    if not token:
-        raise DemoFailed(
-            "No provisioner's token: name --provisioner-token-file, set "
-            "RELAY_DEMO_PROVISIONER_TOKEN, or start `manage.py up`, which makes one."
-        )
-    if not re.fullmatch(r"rlp1\.[0-9a-fA-F-]{36}\.[A-Za-z0-9_-]{43}", token):
-        raise DemoFailed("The token is no provisioner's: those read rlp1.<uuid>.<secret>.")
-    return token
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or "?" if isinstance(error, OSError) else "it is not text"
 
 
 def open_http(url: str, lost: "LostAnswer") -> httpx.Client:
@@ -223,7 +222,7 @@ class Story:
         self._plan, self._http, self._lost, self._sleep = plan, http, lost, sleep
         self._timeline, self._tell = timeline, timeline.tell
         lost.on_loss = partial(
-            self._tell, "network", "loses the relay's answer (on purpose): the sender's time is up"
+            self._tell, "network", "loses the answer, on purpose: the sender's time is up"
         )
         self._sender, self._recipient = Device(), Device()
         self._as_sender = self._client("sender", self._sender.credentials.token)
@@ -231,9 +230,7 @@ class Story:
         self._inbox, self._assembly = Inbox(), crypto.Assembly()
         self._made: list[UUID] = []
         self._outcomes: dict[UUID, str] = {}
-        self._pages = 0
-        self._page_limit = 1
-        self._replayed = False
+        self._pages, self._page_limit = 0, _LARGEST_PAGE
 
     def run(self) -> Facts:
         """From the first question to what the relay holds in the end."""
@@ -243,20 +240,16 @@ class Story:
         self._make_devices()
         drafts = self._seal(instance)
         self._send(drafts, _queue_takes(instance, drafts))
-        self._receive()
-        equal = self._assembly.content() == plan.content
-        if not equal:
-            raise DemoFailed("What came back is not what was sent.")
-        size = in_units(len(plan.content))
-        self._tell("recipient", f"has all {size}, byte for byte what was sent")
+        self._tell_pending("holds")
+        self._pull()
+        self._compare()
+        self._acknowledge()
         return Facts(
             bytes=len(plan.content),
             parts=len(drafts),
             pages=self._pages,
             server_holds=self._holdings(instance),
             seconds=round(self._timeline.seconds, 3),
-            equal=equal,
-            replayed=self._replayed,
         )
 
     def clean_up(self, warn: Callable[[str], None]) -> None:
@@ -272,7 +265,8 @@ class Story:
                 warn(f"Could not disable every device of the demo ({left}): {error}")
                 return
         if self._made:
-            self._tell("provisioner", "disabled both devices: no envelope can reach them now")
+            devices = counted(len(self._made), "device")
+            self._tell("provisioner", f"disabled {devices}: the demo leaves nothing pending")
 
     def _client(self, who: str, token: str | None, patience: float = 180.0) -> Client:
         on_retry = partial(self._tell_retry, who)
@@ -281,7 +275,7 @@ class Story:
     def _tell_retry(self, who: str, failure: Failure, wait: float) -> None:
         self._tell(who, f"{failure.code}: tries the very same again in {wait:.2f} s")
         if failure.code == "RECIPIENT_QUOTA_EXCEEDED":
-            self._receive()  # all that helps a full queue, and the sender waits anyway
+            self._drain()  # all that helps a full queue, and the sender waits anyway
 
     def _meet(self) -> Json:
         """Who answers at the address. Raises NoRelay, and DemoFailed for something else."""
@@ -299,7 +293,7 @@ class Story:
             raise DemoFailed(f"What answers at {url} is not a relay: {error}") from error
         if 1 not in versions:
             raise DemoFailed(f"The relay takes protocol versions {versions}; the demo speaks 1.")
-        self._tell("relay", f"answers: envelopes of up to {size}, kept for {days:g} days at most")
+        self._tell("relay", f"answers: envelopes up to {size}, kept {days:g} days at most")
         return instance
 
     def _make_devices(self) -> None:
@@ -309,13 +303,10 @@ class Story:
             self._made.append(device.id)
             try:
                 provisioner.put_device(device.credentials)
-            except Failure as failure:
-                if failure.code not in ("UNAUTHENTICATED", "FORBIDDEN"):
-                    raise
-                raise DemoFailed(
-                    f"The relay refuses the provisioner's token: {failure}"
-                ) from failure
-        self._tell("provisioner", "made two devices from SHA-256 of the secrets that they keep")
+            except Failure as failure:  # a clear no: there is nothing to disable
+                self._made.remove(device.id)
+                raise DemoFailed(f"The provisioner cannot make a device: {failure}") from failure
+        self._tell("provisioner", "made two devices, by SHA-256 of secrets that they keep")
 
     def _seal(self, instance: Json) -> list[Draft]:
         """Everything encrypted, once: from here on only drafts travel."""
@@ -330,7 +321,7 @@ class Story:
             for part in crypto.split(self._plan.content, recipient=recipient.id, size=size)
         ]
         parts = counted(len(drafts), "part")
-        self._tell("sender", f"sealed {parts} for the recipient's key, padded to {in_units(size)}")
+        self._tell("sender", f"encrypted {parts}, each padded to {in_units(size)}")
         return drafts
 
     def _send(self, drafts: list[Draft], queue_takes: int) -> None:
@@ -340,33 +331,48 @@ class Story:
         self._page_limit = min(_LARGEST_PAGE, -(-min(len(drafts), queue_takes) // _PAGES))
         for index, draft in enumerate(drafts):
             if index and index % queue_takes == 0:
-                self._receive()
+                self._drain()
             self._lost.armed = index == loses
             accepted = self._as_sender.submit(draft)
             if index == loses:
-                self._check_replay(index, accepted.replayed, accepted.body)
+                self._check_replay(index, accepted)
+                if step == 1:
+                    continue
             if (index + 1) % step == 0 or index + 1 == len(drafts):
-                first, size = index // step * step + 1, in_units(len(draft.ciphertext))
-                if step > 1 or index != loses:
-                    self._tell("sender", f"sent {_parts(first, index + 1, len(drafts))} ({size})")
-        self._tell_pending("holds")
+                part = _span(index // step * step + 1, index + 1, len(drafts))
+                self._tell("sender", f"sent {part} ({in_units(len(draft.ciphertext))})")
 
-    def _check_replay(self, index: int, replayed: bool, body: bytes) -> None:
+    def _check_replay(self, index: int, accepted: Accepted) -> None:
         """Whether the second answer is the one that was lost (PROTOCOL section 1)."""
-        if not replayed or body != self._lost.body:
-            raise DemoFailed("The repeated submit was not answered with the first 201.")
-        self._replayed = True
-        self._tell("sender", f"sent part {index + 1} again: the lost 201, byte for byte")
+        if not accepted.replayed or accepted.body != self._lost.body:
+            raise DemoFailed("A repeated submit was not answered with the first 201.")
+        self._tell("sender", f"sent part {index + 1} again: 201 replayed, byte for byte")
 
-    def _receive(self) -> None:
-        """Pull page by page to the end of the queue, then acknowledge."""
-        while True:
+    def _drain(self) -> None:
+        """Make room in a full queue: only an acknowledgement does."""
+        self._pull()
+        self._acknowledge()
+
+    def _pull(self) -> None:
+        """Page by page to the end of the queue, from where the cursor stands."""
+        has_more = True
+        while has_more:
+            had = len(self._assembly.parts)
             page = self._inbox.receive(self._as_recipient, self._take, limit=self._page_limit)
-            self._pages += 1
-            opened = counted(len(page.envelopes), "envelope")
-            self._tell("recipient", f"pulled page {self._pages}: {opened}, decrypted; cursor saved")
-            if not page.has_more:
-                break
+            self._pages, has_more = self._pages + 1, page.has_more
+            opened = counted(len(self._assembly.parts) - had, "envelope")
+            self._tell(
+                "recipient", f"page {self._pages}: {opened} decrypted, then the cursor saved"
+            )
+
+    def _compare(self) -> None:
+        """Before the last acknowledgement: what is not whole stays on the server."""
+        content = self._plan.content
+        if self._assembly.content() != content:
+            raise DemoFailed("What came back is not what was sent.")
+        self._tell("recipient", f"has {in_units(len(content))}, byte for byte what was sent")
+
+    def _acknowledge(self) -> None:
         outcomes = self._inbox.acknowledge(self._as_recipient)
         self._outcomes |= outcomes
         self._tell("recipient", f"acknowledged {counted(len(outcomes), 'envelope')}")
@@ -392,10 +398,10 @@ class Story:
         if again != self._outcomes:
             raise DemoFailed("A repeated acknowledgement was answered differently.")
         known = sum(status == "acknowledged" for status in again.values())
-        self._tell("recipient", f"acknowledged them again: the same {counted(known, 'answer')}")
+        self._tell("recipient", f"acknowledged again: the same {counted(known, 'answer')}")
         pending = self._tell_pending("still holds")
         kept = f"{counted(known, 'receipt')} for {counted(instance['receipt_days'], 'day')}"
-        self._tell("relay", f"and {kept}: ids and times; the ciphertext goes within the hour")
+        self._tell("relay", f"and {kept}; ciphertext: an hour at most")
         return {"pending": pending, "receipts": known, "receipt_days": instance["receipt_days"]}
 
     def _tell_pending(self, how: str) -> Json:
@@ -425,6 +431,6 @@ def in_units(size: int) -> str:
     return f"{number:.1f}".removesuffix(".0") + f" {unit}"
 
 
-def _parts(first: int, last: int, count: int) -> str:
+def _span(first: int, last: int, count: int) -> str:
     span = f"part {last:,}" if first == last else f"parts {first:,} to {last:,}"
     return f"{span} of {count:,}"

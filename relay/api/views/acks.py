@@ -1,11 +1,11 @@
 """`/v1/acks` (PROTOCOL section 4)."""
 
 from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 
-from relay.api import requests, serializers
+from relay.api import examples, requests, serializers
 from relay.api.base import DEVICE, RelayView, caller_of, write_response
+from relay.api.schema import Idempotency, example, operation
 from relay.services.acknowledge import acknowledge
 
 
@@ -14,16 +14,22 @@ class AcksView(RelayView):
 
     callers = {"POST": DEVICE}
 
-    @extend_schema(
-        operation_id="acknowledge",
+    @operation(
+        "acknowledge",
+        summary="Acknowledge envelopes of the calling device's queue",
         request=serializers.AcknowledgementSerializer,
-        responses={
-            200: serializers.AcknowledgedSerializer,
-            "default": serializers.ProblemSerializer,
-        },
+        answers={200: serializers.AcknowledgedSerializer},
+        idempotency=Idempotency.OPTIONAL,
+        examples=[
+            example("two ids", examples.ACKNOWLEDGEMENT),
+            example("one of them known", examples.ACKNOWLEDGED, status=200),
+        ],
     )
     def post(self, request: Request) -> HttpResponse:
-        """Acknowledge envelopes of the calling device's own queue."""
+        """Says "delivered and decrypted", to the server alone. One result an id, in order.
+
+        The answer for an id stays the same on repeat until its receipt lapses.
+        """
         fields = serializers.AcknowledgementSerializer.parse(requests.json_body(request))
         answer = acknowledge(
             caller=caller_of(request),

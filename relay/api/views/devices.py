@@ -1,12 +1,13 @@
 """`/v1/devices/{device_id}`, `/v1/device` and `/v1/instance` (PROTOCOL section 6)."""
 
 from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from config.kernel.problems import Unauthenticated
+from config.kernel import problems
 from quotas.selectors import current_limits
-from relay.api import requests, serializers
+from relay.api import examples, requests, serializers
 from relay.api.base import (
     DEVICE,
     PROVISIONER,
@@ -16,9 +17,12 @@ from relay.api.base import (
     read_response,
     write_response,
 )
+from relay.api.schema import Idempotency, example, operation
 from relay.selectors.device import device_view
 from relay.selectors.instance import instance_document, limits_document
 from relay.services.devices import device_disable, device_put
+
+_DEVICE_ID = OpenApiParameter("device_id", OpenApiTypes.UUID, OpenApiParameter.PATH)
 
 
 class DevicesView(RelayView):
@@ -26,17 +30,25 @@ class DevicesView(RelayView):
 
     callers = {"PUT": PROVISIONER, "DELETE": PROVISIONER}
 
-    @extend_schema(
-        operation_id="device_put",
+    @operation(
+        "device_put",
+        summary="Make a device, or replace its credential",
         request=serializers.DevicePutSerializer,
-        responses={
-            200: serializers.DeviceStateSerializer,
-            201: serializers.DeviceStateSerializer,
-            "default": serializers.ProblemSerializer,
-        },
+        answers={200: serializers.DeviceStateSerializer, 201: serializers.DeviceStateSerializer},
+        problems_met=(problems.DeviceDisabled,),
+        idempotency=Idempotency.OPTIONAL,
+        query=[_DEVICE_ID],
+        examples=[
+            example("a credential", examples.DEVICE_PUT),
+            example("made", examples.DEVICE_ACTIVE, status=201),
+            example("credential replaced", examples.DEVICE_ACTIVE, status=200),
+        ],
     )
     def put(self, request: Request, device_id: str) -> HttpResponse:
-        """Make a device, or replace its credential."""
+        """201 for a new device, 200 when its credential was replaced.
+
+        A new credential works at once; a replaced one stops within 5 seconds.
+        """
         identity = path_uuid("device_id", device_id)
         fields = serializers.DevicePutSerializer.parse(requests.json_body(request))
         answer = device_put(
@@ -47,16 +59,17 @@ class DevicesView(RelayView):
         )
         return write_response(answer)
 
-    @extend_schema(
-        operation_id="device_disable",
-        request=None,
-        responses={
-            202: serializers.DeviceStateSerializer,
-            "default": serializers.ProblemSerializer,
-        },
+    @operation(
+        "device_disable",
+        summary="Disable a device",
+        answers={202: serializers.DeviceStateSerializer},
+        problems_met=(problems.NotFound,),
+        idempotency=Idempotency.OPTIONAL,
+        query=[_DEVICE_ID],
+        examples=[example("disabled", examples.DEVICE_DISABLED, status=202)],
     )
     def delete(self, request: Request, device_id: str) -> HttpResponse:
-        """Disable a device; its mail is removed in the background."""
+        """It is no recipient any more at once; its mail is removed in the background."""
         answer = device_disable(
             caller=caller_of(request),
             key=requests.idempotency_key(request),
@@ -70,19 +83,18 @@ class DeviceView(RelayView):
 
     callers = {"GET": DEVICE}
 
-    @extend_schema(
-        operation_id="device",
-        responses={
-            200: serializers.DeviceViewSerializer,
-            "default": serializers.ProblemSerializer,
-        },
+    @operation(
+        "device",
+        summary="The calling device",
+        answers={200: serializers.DeviceViewSerializer},
+        examples=[example("three envelopes wait", examples.DEVICE_VIEW, status=200)],
     )
     def get(self, request: Request) -> HttpResponse:
         """What waits for the calling device, and what it may hold."""
         device_id = caller_of(request).id
         view = device_view(device_id=device_id)
         if view is None:
-            raise Unauthenticated
+            raise problems.Unauthenticated
         wake = view.wake_transport
         document = {
             "device_id": str(device_id),
@@ -98,8 +110,11 @@ class InstanceView(RelayView):
 
     callers = {"GET": frozenset()}
 
-    @extend_schema(
-        operation_id="instance", responses={200: serializers.InstanceSerializer}, auth=[]
+    @operation(
+        "instance",
+        summary="This instance",
+        answers={200: serializers.InstanceSerializer},
+        anyone=True,
     )
     def get(self, request: Request) -> HttpResponse:
         """What this instance accepts and promises."""

@@ -5,20 +5,30 @@ import re
 from typing import Any
 
 from django.http import HttpResponse
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from config.kernel import clock
+from config.kernel import clock, problems
 from config.kernel.problems import FieldError, ValidationFailed
 from quotas import rates
 from quotas.selectors import current_limits
-from relay.api import requests, serializers
+from relay.api import examples, requests, serializers
 from relay.api.base import DEVICE, EITHER, RelayView, caller_of, read_response, write_response
+from relay.api.schema import Idempotency, example, operation
 from relay.selectors.pull import DEFAULT_LIMIT, MOST, Page, pull
 from relay.services.submissions import Submission
 from relay.services.submit import submit
 from relay.services.submit_batch import submit_batch
 
+_REFUSALS = (
+    problems.EnvelopeTooLarge,
+    problems.ProtocolVersionUnsupported,
+    problems.TtlOutOfRange,
+    problems.RecipientUnknown,
+    problems.MessageIdConflict,
+    problems.RecipientQuotaExceeded,
+    problems.RateLimited,
+)
 _LIMIT = re.compile(r"[0-9]{1,3}", re.ASCII)
 
 
@@ -28,33 +38,49 @@ class EnvelopesView(RelayView):
     callers = {"GET": DEVICE, "POST": EITHER}
     query = {"GET": frozenset({"limit", "cursor"})}
 
-    @extend_schema(
-        operation_id="submit",
+    @operation(
+        "submit",
+        summary="Submit one envelope",
         request=serializers.SubmissionSerializer,
-        responses={
-            200: serializers.AcceptedSerializer,
-            201: serializers.AcceptedSerializer,
-            "default": serializers.ProblemSerializer,
-        },
-        parameters=[OpenApiParameter("Idempotency-Key", str, "header", required=True)],
+        answers={200: serializers.AcceptedSerializer, 201: serializers.AcceptedSerializer},
+        problems_met=_REFUSALS,
+        idempotency=Idempotency.REQUIRED,
+        examples=[
+            example("an envelope for a day", examples.SUBMISSION),
+            example("accepted", examples.ACCEPTED, status=201),
+            example("a duplicate gets the first one's times", examples.ACCEPTED, status=200),
+        ],
     )
     def post(self, request: Request) -> HttpResponse:
-        """Submit one envelope."""
+        """Any active device or provisioner may submit. 201 means committed.
+
+        The same message_id with the same ciphertext is a duplicate (200), whatever became of
+        the first one, until its receipt lapses.
+        """
         fields = serializers.SubmissionSerializer.parse(requests.json_body(request))
         key = _charged_key(request, submits=1)
         answer = submit(caller=caller_of(request), key=key, submission=_submission(fields))
         return write_response(answer)
 
-    @extend_schema(
-        operation_id="pull",
-        parameters=[
-            OpenApiParameter("limit", int, "query", description="1 to 100, default 50"),
-            OpenApiParameter("cursor", str, "query", description="`next_cursor` of a page"),
+    @operation(
+        "pull",
+        summary="Pull a page of the calling device's queue",
+        answers={200: serializers.PageSerializer},
+        problems_met=(problems.CursorInvalid, problems.CursorStale),
+        query=[
+            OpenApiParameter(
+                "limit", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 50}
+            ),
+            OpenApiParameter("cursor", str, description="`next_cursor` of an earlier page"),
         ],
-        responses={200: serializers.PageSerializer, "default": serializers.ProblemSerializer},
+        examples=[example("a page of one", examples.PAGE, status=200)],
     )
     def get(self, request: Request) -> HttpResponse:
-        """Pull a page of the calling device's own queue."""
+        """What is not acknowledged and not expired, oldest first. Deletes nothing.
+
+        A page also ends at 4 MiB of ciphertext. `next_cursor` is always there, also on an
+        empty page, and may be kept and polled from.
+        """
         page = pull(
             device_id=caller_of(request).id,
             limit=_limit(request.GET.get("limit")),
@@ -68,18 +94,25 @@ class BatchView(RelayView):
 
     callers = {"POST": EITHER}
 
-    @extend_schema(
-        operation_id="submit_batch",
+    @operation(
+        "submit_batch",
+        summary="Submit up to a hundred envelopes",
         request=serializers.BatchSerializer,
-        responses={
-            200: serializers.BatchResultsSerializer,
-            422: serializers.BatchResultsSerializer,
-            "default": serializers.ProblemSerializer,
-        },
-        parameters=[OpenApiParameter("Idempotency-Key", str, "header", required=True)],
+        answers={200: serializers.BatchResultsSerializer, 422: serializers.BatchResultsSerializer},
+        problems_met=(problems.RateLimited,),
+        idempotency=Idempotency.REQUIRED,
+        examples=[
+            example("two envelopes", examples.BATCH),
+            example("one of them accepted", examples.BATCH_RESULTS, status=200),
+            example("every entry rejected", examples.BATCH_REJECTED, status=422),
+        ],
     )
     def post(self, request: Request) -> HttpResponse:
-        """Submit a batch; each entry is judged as if it had been sent by itself."""
+        """Each entry is judged as if it had been sent by itself, in order, under one key.
+
+        422 with the same body when every entry was rejected; nothing is kept under the key
+        then. A rejected entry is sent again under a new key.
+        """
         entries = serializers.BatchSerializer.parse(requests.json_body(request))["envelopes"]
         key = _charged_key(request, submits=len(entries))
         submissions = [_submission(fields) for fields in entries]

@@ -1,10 +1,11 @@
-"""`manage.py demo`: the relay's main job on a real file, over HTTP, told as it happens."""
+"""`manage.py demo`: the relay's main job on a real file, told as it happens."""
 
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
+from rich.text import Text
 
 from config import environment
 from config.commands import RelayCommand
@@ -13,8 +14,8 @@ from relay.demo import client, crypto, story
 
 class Command(RelayCommand):
     help = (
-        "Carry FILE, end-to-end encrypted, between two devices made for it, through a running "
-        "relay, and tell what happens. Exits 0 only if the bytes came back equal."
+        "Carry FILE end-to-end encrypted between two devices through a running relay, and tell "
+        "what happens. Exits 0 only if the bytes came back equal."
     )
     refusals = (story.DemoFailed, client.RelayError, crypto.Tampered)
 
@@ -25,17 +26,15 @@ class Command(RelayCommand):
         parser.add_argument("--provisioner-token-file", type=Path, help="default: the trial's")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        file, token_file = options["file"], options["provisioner_token_file"]
-        known = environment.text("RELAY_DEMO_PROVISIONER_TOKEN", secret=True)
-        token = story.read_token(token_file) if token_file else story.checked_token(known or "")
-        plan = story.Plan(file.name, story.read_file(file), options["url"].rstrip("/"), token)
+        token = environment.text("RELAY_DEMO_PROVISIONER_TOKEN", "", secret=True)
+        token_file = options["provisioner_token_file"]
+        plan = story.plan_from(options["file"], options["url"], token_file, token)
         try:
             facts = story.run(plan, show=self._show, warn=self.stderr.write)
         except KeyboardInterrupt:
             raise CommandError("Stopped half-way.", returncode=130) from None
-        if options["json"]:
-            self.print("", facts)
+        self.print(str(facts), facts)
 
-    def _show(self, line: story.Text) -> None:
+    def _show(self, line: Text) -> None:
         if not self._options["json"]:
             self.print(line, None)
