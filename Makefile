@@ -42,5 +42,5 @@ $(READY): requirements.txt requirements-dev.txt constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
 	    || { rm -rf $(VENV); echo "Python has no venv module; on Debian it is the package python3-venv."; exit 1; }
 	@echo "Installing what the relay stands on …" >&2
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
 	@touch $@

@@ -110,7 +110,7 @@ def _database(url: str) -> dict[str, object]:
     else:
         options["prepare_threshold"] = 2
         options["options"] = (
-            f"-c lock_timeout={lock} -c statement_timeout={statement} "
+            f"-c synchronous_commit=on -c lock_timeout={lock} -c statement_timeout={statement} "
             f"-c idle_in_transaction_session_timeout={idle}"
         )
     known = {name: parts.pop(name, "") for name in ("dbname", "user", "password", "host", "port")}

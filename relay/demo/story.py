@@ -77,7 +77,7 @@ class Facts:
     def __str__(self) -> str:
         parts, pages = counted(self.parts, "part"), counted(self.pages, "page")
         size = in_units(self.bytes)
-        return f"\nEqual: {size} went there in {parts}, came back in {pages}, {self.seconds:.2f} s."
+        return f"\nEqual: {size} there in {parts}, back in {pages}, {self.seconds:.2f} s."
 
 
 def run(
