@@ -22,6 +22,10 @@ SERVED = logs.event("request.served", *_FIELDS, level=logging.DEBUG)
 HANDLED = logs.event("request.handled", *_FIELDS)
 SLOW_SECONDS = 1.0
 
+#: Bytes of a refused request that are read and thrown away at most: as many as a request may
+#: have. Whoever announces more is told so at once, and the connection ends.
+MOST_DRAINED = 8 * 2**20
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -39,6 +43,8 @@ class RequestMiddleware:
         with watchdog.WATCHDOG.watching():
             response = self._get_response(request)
         response["X-Request-ID"] = request_id
+        if not _drain(request):
+            response["Connection"] = "close"
         if not response.streaming and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
         self._account(request, response, time.perf_counter() - started)
@@ -59,6 +65,28 @@ class RequestMiddleware:
             code=code,
             milliseconds=round(seconds * 1000, 1),
         )
+
+
+def _drain(request: HttpRequest) -> bool:
+    """Read what a refusal left unread; False when there is more than we care to.
+
+    A client may send everything before it reads. If the server closed on it meanwhile, the
+    answer would be lost, and so would the next request on that connection.
+    """
+    if request.method in ("GET", "HEAD") or getattr(request, "relay_body_read", False):
+        return True
+    announced = request.META.get("CONTENT_LENGTH") or ""
+    chunked = "HTTP_TRANSFER_ENCODING" in request.META
+    left = int(announced) if announced.isdecimal() else (MOST_DRAINED if chunked else 0)
+    if left > MOST_DRAINED:
+        return False
+    stream = request.META["wsgi.input"]
+    try:
+        while left > 0 and (part := stream.read(min(left, 65_536))):
+            left -= len(part)
+    except OSError:
+        return False
+    return left == 0 or not chunked
 
 
 def _request_id(request: HttpRequest) -> str:

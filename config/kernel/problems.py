@@ -228,6 +228,7 @@ class Internal(Problem):
     code, status = "INTERNAL", 500
     title = "Internal error"
     explanation = "The relay failed; the request_id finds it in the logs."
+    retryable = True
 
 
 class StorageUnavailable(Problem):

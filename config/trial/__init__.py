@@ -1,7 +1,7 @@
 """The embedded trial: everything `manage.py up` does (DESIGN section 5).
 
 It is read from the top down: `story` tells the start-up in order; `programs` is the table of
-the relay's own processes; `postgres` and `valkey` prepare the two servers; `supervisor` keeps
+the relay's own processes; `servers` starts `postgres` and `valkey`; `supervisor` keeps
 all of them alive and ends them; `variables` decides which settings they share. The rest are
 tools: `processes`, `signals`, `ports`, `accounts`, `directory`, `envfile`, `facts`.
 

@@ -11,14 +11,20 @@ from config.trial.errors import TrialError
 _CANDIDATES = range(20_000, 32_000)
 
 
+def numeric(host: str) -> str:
+    """The address that a name stands for, IPv4 where it has both. Raises OSError for none."""
+    found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(found[0][4][0])
+
+
 def _try_bind(host: str, port: int) -> int:
     """Bind once and let go; the bound port. Raises OSError when that is not possible."""
-    family, kind, proto, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    with socket.socket(family, kind, proto) as probe:
+    address = numeric(host)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT does not count
-        probe.bind(address)
+        probe.bind((address, port))
         return int(probe.getsockname()[1])
 
 

@@ -26,7 +26,8 @@ class Program:
     """A process to keep alive, and how to end it.
 
     `stop_signals` are tried in order, each with the seconds it is given; SIGKILL comes last in
-    any case. Of two waves the higher one ends first: the relay before its servers.
+    any case. Of two waves the higher one ends first: the relay before its servers. With
+    `insist` the first signal is repeated, to the whole group, until the process is gone.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Program:
     account: Account | None = None
     stop_signals: tuple[tuple[signal.Signals, float], ...] = ((signal.SIGTERM, 10.0),)
     wave: int = 1
+    insist: bool = False
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start it once, its output appended to its log."""

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from config.trial import ports
 from config.trial.directory import DataDirectory
 from config.trial.processes import Program, Step
 
@@ -16,11 +17,11 @@ def _table(env: Mapping[str, str], host: str, port: int) -> list[tuple[str, str,
     """Name, role and command of each, in the order of their start."""
     granian = [
         _PYTHON, "-m", "granian", "--interface", "wsgi",
-        "--host", host, "--port", str(port), "--http", "1", "--no-ws",
+        "--host", ports.numeric(host), "--port", str(port), "--http", "1", "--no-ws",
         "--workers", env.get("RELAY_WEB_WORKERS", "1"),
         "--blocking-threads", env.get("RELAY_WEB_THREADS", "8"),
         "--blocking-threads-idle-timeout", "600",
-        "--workers-kill-timeout", "8",
+        "--workers-kill-timeout", "5",
         "--no-access-log",  # it would hold paths and addresses (DESIGN rule 4.9)
         "config.wsgi:application",
     ]  # fmt: skip
@@ -41,6 +42,9 @@ def relay_programs(
             env={**env, "RELAY_ROLE": role, "PYTHONUNBUFFERED": "1"},
             cwd=PROJECT,
             log=directory.log(name),
+            # A granian worker that is still importing has its parent's handlers: it takes a
+            # SIGTERM and does nothing, and the parent waits for it until its kill timeout.
+            insist=name == "web",
         )
         for name, role, argv in _table(env, host, port)
     ]

@@ -14,6 +14,7 @@ from config.trial.signals import Signals
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 #: A process that lived so long was healthy: its next death starts the count anew.
 _HEALTHY_SECONDS = 30.0
+_INSIST_SECONDS = 0.5
 #: So many deaths in a row before the trial is up mean that it never will be.
 _HOPELESS_DEATHS = 3
 
@@ -145,8 +146,14 @@ class _Ending:
 
     def _wait(self, seconds: float) -> None:
         deadline, stops = monotonic() + seconds, self._signals.stops
+        insist_at = monotonic() + _INSIST_SECONDS
         while self._alive() and monotonic() < deadline and self._signals.stops == stops:
             self._signals.pause(0.1)
+            if monotonic() > insist_at:
+                insist_at += _INSIST_SECONDS
+                for program, process in self._alive():
+                    if program.insist:
+                        signal_group(process, program.stop_signals[0][0])
 
     def _alive(self) -> list[tuple[Program, subprocess.Popen[bytes]]]:
         return [(program, process) for program, process in self._running if process.poll() is None]

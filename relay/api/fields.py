@@ -61,8 +61,10 @@ class CiphertextField(serializers.Field):
         if not isinstance(data, str):
             self.fail("form")
         try:
-            value = binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+            value = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
+            self.fail("form")
+        if base64.b64encode(value).decode() != data:  # padding to spare, or spare bits set
             self.fail("form")
         if not value:
             self.fail("empty")

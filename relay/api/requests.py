@@ -55,6 +55,7 @@ def _raw_body(request: HttpRequest) -> bytes:
         raw = _read(request.META["wsgi.input"], wanted)
     except OSError as error:
         raise MalformedRequest("The body broke off.") from error
+    request.relay_body_read = True  # type: ignore[attr-defined]
     if len(raw) > MOST_BODY_BYTES:
         raise RequestTooLarge
     if announced and len(raw) < wanted:

@@ -17,11 +17,16 @@ class StrictSerializer(serializers.Serializer):
     """Refuses members it does not know, so that a misspelt one is never silently ignored."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
+        errors: dict[Any, Any] = {}
         if isinstance(data, dict):
-            unknown = [name for name in data if name not in self.fields]
-            if unknown:
-                raise ValidationError({name: ["Unknown member."] for name in unknown})
-        return super().to_internal_value(data)
+            errors = {name: ["Unknown member."] for name in data if name not in self.fields}
+        try:
+            fields = super().to_internal_value(data)
+        except ValidationError as invalid:
+            raise ValidationError({**errors, **invalid.detail}) from invalid
+        if errors:
+            raise ValidationError(errors)
+        return dict(fields)
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> dict[str, Any]:

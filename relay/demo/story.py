@@ -115,7 +115,7 @@ def plan_from(file: Path, url: str, token_file: Path | None, token: str) -> Plan
         )
     if not re.fullmatch(r"rlp1\.[0-9a-fA-F-]{36}\.[A-Za-z0-9_-]{43}", token):
         raise DemoFailed("The token is no provisioner's: those read rlp1.<uuid>.<secret>.")
-    return Plan(file.name, read_file(file), url.rstrip("/"), token)
+    return Plan(file.name, read_file(file), url, token)
 
 
 def read_file(path: Path) -> bytes:
