@@ -49,12 +49,65 @@ class Event(models.Model):
         ]
 
 
+class Batch(models.Model):
+    """One shard's part of a job: claimed together, and closed when each event is settled.
+
+    `done_at` is the completion fact, whatever Redis says of the job.
+    """
+
+    pk = models.CompositePrimaryKey("shard", "batch_id")
+    shard = models.SmallIntegerField()
+    batch_id = models.UUIDField()
+    topic = models.CharField(max_length=32)
+    count = models.IntegerField()
+    claimed_at = models.DateTimeField()
+    done_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["shard", "claimed_at"], name="batch_by_claim"),
+            models.Index(
+                fields=["shard", "claimed_at"],
+                condition=Q(done_at__isnull=True),
+                name="batch_open",
+            ),
+        ]
+
+
 class Lease(models.Model):
     """Who may run something of which only one should run, and until when."""
 
     name = models.CharField(max_length=64, primary_key=True)
     holder = models.UUIDField()
     until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class QueueMark(models.Model):
+    """The mark that Redis must hold; when it does not, Redis was wiped (outbox.sentinel)."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    mark = models.UUIDField()
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="queue_mark_is_one_row")]
+
+    def __str__(self) -> str:
+        return "the queue's mark"
+
+
+class Heartbeat(models.Model):
+    """A background process that is alive, by its own word a moment ago."""
+
+    process_id = models.UUIDField(primary_key=True)
+    name = models.CharField(max_length=64)
+    started_at = models.DateTimeField()
+    beat_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["name", "beat_at"], name="heartbeat_by_name")]
 
     def __str__(self) -> str:
         return self.name

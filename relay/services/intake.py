@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 
 from config.kernel import clock, logs, pseudonyms
 from config.kernel.problems import MessageIdConflict, RecipientQuotaExceeded, RecipientUnknown
-from outbox.services import events_add, security_event_add
+from outbox.services.adding import events_add, security_event_add
 from quotas import usage as queue
 from relay.fingerprints import envelope_fingerprint, is_same_ciphertext
 from relay.models import Body, Envelope

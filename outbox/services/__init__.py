@@ -1,0 +1,1 @@
+"""What changes events: adding, claiming, publishing, handling, settling, burying."""
