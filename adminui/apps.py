@@ -6,3 +6,10 @@ class AdminuiConfig(AppConfig):
 
     name = "adminui"
     verbose_name = "Console"
+
+    def ready(self) -> None:
+        from adminui.security import handle
+        from outbox.services.adding import SECURITY
+        from outbox.topics import Topic, register
+
+        register(Topic(SECURITY, queue="maintenance", handler=handle))

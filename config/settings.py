@@ -1,12 +1,13 @@
 """Every setting of the relay, from the environment (DESIGN section 5)."""
 
+import os
 import sys
 from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
 from config import environment as env
-from config.kernel import logs
+from config.kernel import failpoints, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -52,6 +53,7 @@ RELAY_ROLE = env.choice("RELAY_ROLE", "command", ("web", "worker", "clock", "com
 RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 8, minimum=1, maximum=256)
 RELAY_PGBOUNCER = env.flag("RELAY_PGBOUNCER", False)
 RELAY_TRIAL = env.flag("RELAY_TRIAL", False)
+failpoints.arm(os.environ.get(failpoints.VARIABLE, ""), in_trial=RELAY_TRIAL)
 # How long a process believes a policy or a credential that it read (PROTOCOL sections 6 and 8
 # allow 5 s from the change to its effect, and a request may be under way meanwhile).
 RELAY_BELIEVE_SECONDS = env.whole("RELAY_BELIEVE_SECONDS", 3, minimum=0, maximum=4)

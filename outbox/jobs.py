@@ -2,10 +2,15 @@
 
 from typing import Any
 
-from outbox.services.batches import ClaimedBatch
+from outbox.entries import entry
+from outbox.services.batches import Delivery
 from outbox.services.handling import handle
 
+#: How a job names the one below.
+HANDLE_BATCH = "outbox.jobs.handle_batch"
 
+
+@entry
 def handle_batch(payload: dict[str, Any]) -> None:
     """One batch of events."""
-    handle(ClaimedBatch.from_payload(payload))
+    handle(Delivery.from_payload(payload))

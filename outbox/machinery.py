@@ -5,14 +5,14 @@ keep two processes from ever overlapping (a paused holder wakes up late); what r
 must be safe to run twice, and the lease saves the work.
 """
 
-import time
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db.models import F
 
 from config.kernel import clock, sql
-from outbox.models import Heartbeat, Lease, SweepRun
+from outbox.models import Lease, SweepRun
 
 _ACQUIRE = """
 INSERT INTO outbox_lease AS lease (name, holder, until)
@@ -39,6 +39,16 @@ def lease_let_go(*, name: str, holder: UUID) -> None:
     Lease.objects.filter(name=name, holder=holder).delete()
 
 
+def sweep_runs() -> dict[str, SweepRun]:
+    """The record of each sweep that ever ran, by name."""
+    return SweepRun.objects.in_bulk()
+
+
+def sweeps_queued(*, names: Iterable[str], at: datetime) -> None:
+    """Note that workers were asked to run these sweeps."""
+    SweepRun.objects.filter(name__in=list(names)).update(queued_at=at)
+
+
 def sweep_started(*, name: str, at: datetime) -> None:
     """Note that a sweep began."""
     SweepRun.objects.update_or_create(name=name, defaults={"started_at": at})
@@ -52,33 +62,3 @@ def sweep_succeeded(*, name: str, at: datetime, rows: int) -> None:
 def sweep_failed(*, name: str, error: str) -> None:
     """Note why a sweep did not: a class and a place, never a message text."""
     SweepRun.objects.filter(name=name).update(last_error=error[:128])
-
-
-#: Seconds between two beats, and after how many without one a process counts as gone.
-BEAT_EVERY, GONE_AFTER = 5, 30
-_last_beat: dict[UUID, float] = {}
-
-
-def beat(*, name: str, process_id: UUID) -> None:
-    """Say that this process is alive; at most every BEAT_EVERY seconds."""
-    if time.monotonic() - _last_beat.get(process_id, -BEAT_EVERY) < BEAT_EVERY:
-        return
-    now = clock.read()
-    Heartbeat.objects.update_or_create(
-        process_id=process_id,
-        defaults={"beat_at": now},
-        create_defaults={"name": name, "started_at": now, "beat_at": now},
-    )
-    _last_beat[process_id] = time.monotonic()
-
-
-def beat_no_more(*, process_id: UUID) -> None:
-    """This process ends, on purpose."""
-    _last_beat.pop(process_id, None)
-    Heartbeat.objects.filter(process_id=process_id).delete()
-
-
-def alive(*, name: str) -> int:
-    """How many processes of that name beat lately."""
-    since = clock.read() - timedelta(seconds=GONE_AFTER)
-    return Heartbeat.objects.filter(name=name, beat_at__gt=since).count()

@@ -1,57 +1,75 @@
 """Noticing that Redis was wiped (OUTBOX.md, point 9).
 
-A key in Redis holds the mark that a row in PostgreSQL holds too. When it is gone or another,
-the jobs went with it: events that count as published become due now, in batches, and are out
-again within seconds instead of at the end of their lease.
+A key in Redis, named by a mark that a row in PostgreSQL holds, says that Redis is the one that
+we published to. When it is not there, the jobs went with it: events that count as published
+become due now, and are out again within seconds instead of at the end of their lease.
+
+The key carries RQ's prefix, so a move to another prefix is noticed like a move to another
+Redis. As its name holds the mark, two relays on one Redis do not take each other's for a wipe.
 """
 
-from uuid import uuid4
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from uuid import UUID, uuid4
 
-import redis
+from django.conf import settings
+from rq.defaults import RQ_KEY_PREFIX
 
-from config.kernel import clock
-from outbox import publishing
-from outbox.models import Event, EventState, QueueMark
+from config.kernel import clock, sql
 from config.kernel.database import durable_transaction
+from outbox import publishing
+from outbox.models import QueueMark
+from outbox.publishing import QUEUE_ERRORS, PublishError
 
-_KEY = "relay:outbox:mark"
-_BATCH = 500
+_WAKE = Path(__file__).parent / "sql" / "wake_published.sql"
+_MOST = 1_000
 
 
-def look() -> int:
-    """Compare the marks; returns how many events were made due because Redis was wiped."""
-    mark = _mark()
+def look(*, topics: Iterable[str]) -> int:
+    """Look for the mark; returns how many events were made due because it was gone.
+
+    It is set only after that: a process that dies in between leaves the work to the next
+    look. Raises PublishError when Redis is away or takes nothing.
+    """
     try:
-        held = publishing.connection().get(_KEY)
-        if held == mark.encode():
-            return 0
-        woken = _wake_published()
-        publishing.connection().set(_KEY, mark)
-    except (redis.RedisError, OSError, publishing.PublishError):
-        return 0  # away: the publish will say so, and the next round looks again
+        held = publishing.connection().exists(_key())
+    except QUEUE_ERRORS as error:
+        raise PublishError(type(error).__name__) from error
+    if held:
+        return 0
+    woken = sum(_wake_topic(topic) for topic in topics)
+    try:
+        publishing.connection().set(_key(), 1)
+    except QUEUE_ERRORS as error:
+        raise PublishError(type(error).__name__) from error
     return woken
 
 
-def _mark() -> str:
+def _key() -> str:
+    return f"{RQ_KEY_PREFIX}:relay:mark:{_mark()}"
+
+
+@cache
+def _mark() -> UUID:
     row, _ = QueueMark.objects.get_or_create(id=1, defaults={"mark": uuid4()})
-    return str(row.mark)
+    return row.mark
 
 
-def _wake_published() -> int:
+def forget_mark() -> None:
+    """Read the mark anew, for tests that begin with another database."""
+    _mark.cache_clear()
+
+
+def _wake_topic(topic: str) -> int:
     woken = 0
-    shards = Event.objects.filter(state=EventState.PUBLISHED).order_by("shard")
-    for shard in list(shards.values_list("shard", flat=True).distinct()):
-        while ended := _wake_some(shard):
+    for shard in range(int(settings.RELAY_SHARDS)):
+        while ended := _wake_some(shard, topic):
             woken += ended
     return woken
 
 
-def _wake_some(shard: int) -> int:
+def _wake_some(shard: int, topic: str) -> int:
     with durable_transaction():
-        now = clock.read()
-        rows = Event.objects.select_for_update(no_key=True, skip_locked=True, of=("self",))
-        waiting = rows.filter(shard=shard, state=EventState.PUBLISHED, next_at__gt=now)
-        ids = [row.event_id for row in waiting.order_by("next_at", "event_id")[:_BATCH]]
-        return Event.objects.filter(shard=shard, event_id__in=ids).update(
-            state=EventState.PENDING, next_at=now
-        )
+        parameters = {"shard": shard, "topic": topic, "now": clock.read(), "most": _MOST}
+        return sql.execute(sql.load(_WAKE), parameters)

@@ -10,6 +10,9 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+#: The queues that there are; a worker serves exactly one (ADR 0002).
+QUEUES = ("wake", "maintenance")
+
 
 class Disposition(StrEnum):
     """What is to be done with an event that a handler has seen."""
@@ -64,6 +67,8 @@ _TOPICS: dict[str, Topic] = {}
 
 def register(topic: Topic) -> None:
     """Make a topic known; at start, once."""
+    if topic.queue not in QUEUES:
+        raise ValueError(f"there is no queue {topic.queue} for the topic {topic.name}")
     if _TOPICS.setdefault(topic.name, topic) != topic:
         raise ValueError(f"the topic {topic.name} is registered twice")
 
@@ -73,6 +78,6 @@ def find(name: str) -> Topic | None:
     return _TOPICS.get(name)
 
 
-def queues() -> list[str]:
-    """The queues that topics travel on."""
-    return sorted({topic.queue for topic in _TOPICS.values()})
+def known() -> list[Topic]:
+    """Every topic that this process can name."""
+    return sorted(_TOPICS.values(), key=lambda topic: topic.name)

@@ -16,6 +16,7 @@ from django.test.utils import setup_databases, teardown_databases
 from pytest_django import DjangoDbBlocker
 
 from config.kernel import keys
+from outbox import publishing, sentinel
 from quotas.selectors import LIMITS_IN_FORCE
 from relay.selectors.credentials import YES
 from relay.selectors.retention import RETENTION_IN_FORCE
@@ -33,6 +34,9 @@ _HOT = (
     "relay_provisioner",
     "idempotency_record",
     "outbox_event",
+    "outbox_batch",
+    "outbox_heartbeat",
+    "outbox_queuemark",
     "outbox_lease",
     "outbox_sweeprun",
     "auth_user",
@@ -101,6 +105,8 @@ def forget_everything() -> None:
     LIMITS_IN_FORCE.forget()
     RETENTION_IN_FORCE.forget()
     keys.ring.cache_clear()
+    publishing.forget_connections()
+    sentinel.forget_mark()
 
 
 class DatabaseClock:

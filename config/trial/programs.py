@@ -28,6 +28,9 @@ def _table(env: Mapping[str, str], host: str, port: int) -> list[tuple[str, str,
     return [
         ("web", "web", granian),
         ("tick", "clock", [*_MANAGE, "tick"]),
+        ("dispatch_outbox", "worker", [*_MANAGE, "dispatch_outbox"]),
+        ("work-wake", "worker", [*_MANAGE, "work", "wake"]),
+        ("work-maintenance", "worker", [*_MANAGE, "work", "maintenance"]),
     ]
 
 

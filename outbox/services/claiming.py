@@ -3,118 +3,161 @@
 A claim is a short transaction of its own. After a crash before the publish, a lost job, a
 wiped Redis or a dead worker the rows simply become due again; no process's identity matters,
 and any number of dispatchers is safe.
+
+How events are put together:
+
+    never failed                 up to 500 a batch, over several shards
+    failed by the handler's word as many, but among themselves: their neighbours are no fresh
+                                 mail, and a hundred unreachable endpoints still share the
+                                 handler's threads instead of waiting for each other
+    suspects                     alone: the last start did not end, or the handler raised and
+                                 nobody knows over which event
+
+A lost or refused job is no suspicion: a wiped Redis must not turn into single jobs.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import uuid_utils.compat
-from django.db.models import Min
+from django.conf import settings
 
 from config.kernel import clock, sql
-from config.kernel.database import durable_transaction
-from outbox import topics
-from outbox.models import Batch, Event, EventState
+from outbox.models import Batch
 from outbox.services.batches import ClaimedBatch
+from outbox.topics import Topic
+from outbox.transactions import forgettable_transaction
 
 #: How long a batch may be under way before its events become due again.
 LEASE = timedelta(seconds=60)
 #: Events in one job at most.
 BATCH_MOST = 500
-#: How long events that nobody here knows are left for a newer version of the relay.
-UNKNOWN_WAIT = timedelta(seconds=30)
 
-_CLAIM = Path(__file__).parent.parent / "sql" / "claim.sql"
+_SQL = Path(__file__).parent.parent / "sql"
 
 
 @dataclass(frozen=True)
-class _Claimed:
+class Due:
+    """Where the oldest due event of a topic is, in one shard."""
+
     shard: int
-    event_id: UUID
     topic: str
-    suspect: bool
+    next_at: datetime
 
 
-def shards_due(now: datetime) -> list[int]:
-    """Shards with due events, the one with the oldest first."""
-    due = Event.objects.exclude(state=EventState.DEAD).filter(next_at__lte=now)
-    oldest = due.values("shard").annotate(oldest=Min("next_at")).order_by("oldest")
-    return [row["shard"] for row in oldest]
+def due_places(*, topics: Iterable[str], now: datetime) -> list[Due]:
+    """Shards with due events of these topics, the one with the oldest first."""
+    names = tuple(topics)
+    if not names:
+        return []
+    parameters: dict[str, Any] = {f"topic_{number}": name for number, name in enumerate(names)}
+    statement = _due_statement(len(names), int(settings.RELAY_SHARDS))
+    return [Due(**row) for row in sql.rows(statement, {**parameters, "now": now})]
 
 
-def claim(*, most: int) -> list[ClaimedBatch]:
-    """Claim up to `most` due events and put them together as batches.
-
-    An event that failed before, or whose last start did not end, travels alone, so that its
-    neighbours finish. A lost or refused job is no suspicion.
-    """
-    claimed: list[_Claimed] = []
-    lease_end = clock.read() + LEASE
-    for shard in shards_due(clock.read()):
-        if len(claimed) >= most:
-            break
-        claimed += _claim_shard(shard, min(BATCH_MOST, most - len(claimed)))
-    batches = _together(claimed, lease_end)
-    _record(batches)
-    return batches
-
-
-def _claim_shard(shard: int, most: int) -> list[_Claimed]:
-    with durable_transaction():
-        now = clock.read()
-        parameters = {"shard": shard, "now": now, "lease_end": now + LEASE, "most": most}
-        rows = sql.rows(sql.load(_CLAIM), parameters)
-    return [
-        _Claimed(shard, row["event_id"], row["topic"], row["failures"] > 0 or row["starts"] > 0)
-        for row in rows
-    ]
-
-
-def _together(claimed: Iterable[_Claimed], lease_end: datetime) -> list[ClaimedBatch]:
-    batches: list[ClaimedBatch] = []
-    by_topic: dict[str, list[_Claimed]] = defaultdict(list)
-    for event in claimed:
-        if event.suspect:
-            batches.append(_batch(event.topic, [event], lease_end))
-        else:
-            by_topic[event.topic].append(event)
-    for topic, events in by_topic.items():
-        for start in range(0, len(events), BATCH_MOST):
-            batches.append(_batch(topic, events[start : start + BATCH_MOST], lease_end))
-    return batches
-
-
-def _batch(topic: str, events: Iterable[_Claimed], lease_end: datetime) -> ClaimedBatch:
-    by_shard: dict[int, list[UUID]] = defaultdict(list)
-    for event in events:
-        by_shard[event.shard].append(event.event_id)
-    known = topics.find(topic)
-    return ClaimedBatch(
-        batch_id=uuid_utils.compat.uuid7(),
-        topic=topic,
-        queue=known.queue if known else "",
-        events=by_shard,
-        lease_end=lease_end,
+@cache
+def _due_statement(topics: int, shards: int) -> str:
+    arm = sql.load(_SQL / "due.sql")
+    arms = (
+        arm.replace("%(shard)s", str(shard)).replace("%(topic)s", f"%(topic_{number})s")
+        for shard in range(shards)
+        for number in range(topics)
     )
+    return " UNION ALL ".join(arms) + " ORDER BY next_at"
 
 
-def _record(batches: Iterable[ClaimedBatch]) -> None:
-    """One row a batch and shard: what was claimed, and later that it was done."""
+def claim(*, room: Mapping[Topic, int]) -> list[ClaimedBatch]:
+    """Claim due events, of each topic as many as there is room for, and batch them.
+
+    The batches' rows commit with the claim, so that there is never one without the other.
+    """
+    left = {topic.name: most for topic, most in room.items() if most > 0}
+    by_name = {topic.name: topic for topic in room}
+    places = due_places(topics=left, now=clock.read())
+    if not places:
+        return []
+    with forgettable_transaction():
+        now = clock.read()
+        packing = _Packing(lease_end=now + LEASE)
+        for place in places:
+            most = min(BATCH_MOST, left[place.topic])
+            if most > 0:
+                rows = _claim_place(place, now, most)
+                left[place.topic] -= len(rows)
+                packing.add(by_name[place.topic], place.shard, rows)
+        batches = packing.batches()
+        _record(batches, now)
+    return batches
+
+
+def _claim_place(place: Due, now: datetime, most: int) -> list[dict[str, Any]]:
+    parameters = {
+        "shard": place.shard,
+        "topic": place.topic,
+        "now": now,
+        "lease_end": now + LEASE,
+        "most": most,
+    }
+    return sql.rows(sql.load(_SQL / "claim.sql"), parameters)
+
+
+@dataclass
+class _Packing:
+    """Events on their way into batches, in the order of their claim."""
+
+    lease_end: datetime
+    together: dict[tuple[Topic, bool], list[tuple[int, UUID]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    alone: list[tuple[Topic, tuple[int, UUID]]] = field(default_factory=list)
+
+    def add(self, topic: Topic, shard: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            event = (shard, row["event_id"])
+            if row["starts"] > 0:
+                self.alone.append((topic, event))
+            else:
+                self.together[topic, row["failures"] > 0].append(event)
+
+    def batches(self) -> list[ClaimedBatch]:
+        made = [
+            self._batch(topic, events[start : start + BATCH_MOST])
+            for (topic, _), events in self.together.items()
+            for start in range(0, len(events), BATCH_MOST)
+        ]
+        return made + [self._batch(topic, [event]) for topic, event in self.alone]
+
+    def _batch(self, topic: Topic, events: Iterable[tuple[int, UUID]]) -> ClaimedBatch:
+        by_shard: dict[int, list[UUID]] = defaultdict(list)
+        for shard, event_id in events:
+            by_shard[shard].append(event_id)
+        return ClaimedBatch(
+            batch_id=uuid_utils.compat.uuid7(),
+            events=by_shard,
+            lease_end=self.lease_end,
+            topic=topic.name,
+            queue=topic.queue,
+        )
+
+
+def _record(batches: Iterable[ClaimedBatch], now: datetime) -> None:
     rows: dict[int, list[Batch]] = defaultdict(list)
-    now = clock.read()
     for batch in batches:
         for shard, event_ids in batch.events.items():
-            row = Batch(
-                shard=shard,
-                batch_id=batch.batch_id,
-                topic=batch.topic,
-                count=len(event_ids),
-                claimed_at=now,
+            rows[shard].append(
+                Batch(
+                    shard=shard,
+                    batch_id=batch.batch_id,
+                    topic=batch.topic,
+                    count=len(event_ids),
+                    claimed_at=now,
+                )
             )
-            rows[shard].append(row)
     for shard in sorted(rows):
         Batch.objects.bulk_create(rows[shard])

@@ -1,36 +1,45 @@
 """The dispatcher: from due events to jobs, round by round (OUTBOX.md).
 
-    a wiped Redis is noticed → back-pressure → claim → publish, or put back
+    a wiped Redis is noticed → back-pressure → claim → publish, or undo
 
 Each round is safe to run by any number of processes at once, and to be killed anywhere in.
+While Redis is away nothing is claimed, so that a long outage costs the events neither an
+update nor a failure.
 """
 
 import logging
 import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from uuid import UUID, uuid4
 
 from django.db import DatabaseError, InterfaceError, close_old_connections, connection
-from django.db.models import Sum
 
-from config.kernel import clock, logs
-from outbox import machinery, publishing, sentinel
-from outbox.models import Batch
-from outbox.services.claiming import LEASE, claim
-from outbox.services.settling import put_back
+from config.kernel import failpoints, logs
+from outbox import heartbeats, publishing, sentinel, topics
+from outbox.heartbeats import Pulse
+from outbox.jobs import HANDLE_BATCH
+from outbox.publishing import Job, PublishError
+from outbox.services.batches import ClaimedBatch
+from outbox.services.claiming import claim
+from outbox.services.pressure import room
+from outbox.services.settling import claim_undo
+from outbox.topics import Topic
 
-#: Events claimed in one round at most.
-ROUND_MOST = 2_000
-#: Events that may be under way even when nothing was finished lately.
-UNDER_WAY_LEAST = 2_000
-#: Seconds between two rounds with work, and between two without.
-BUSY_PAUSE, IDLE_PAUSE = 0.1, 0.5
-#: When a batch that Redis did not take is tried again, doubling while it stays away.
-_FIRST_RETRY, _LONGEST_RETRY = 1.0, 10.0
+#: Events claimed in one round at most, of each topic; and as a try, after Redis refused some.
+ROUND_MOST, TRY_MOST = 2_000, 50
+#: Seconds between two rounds with work; without any the pause doubles up to the second.
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
+#: Seconds until Redis is asked again that was away, and until a refused event is due again.
+AWAY_PAUSE = 1.0
+#: Seconds for which the measure of back-pressure is good.
+_ROOM_FOR = 1.0
 
 PUBLISHED = logs.event("outbox.published", "batches", "events", level=logging.DEBUG)
 QUEUE_AWAY = logs.event("outbox.queue_away", "error", "events", level=logging.WARNING)
+QUEUE_BACK = logs.event("outbox.queue_back", level=logging.WARNING)
 STORAGE_AWAY = logs.event("outbox.storage_away", "error", level=logging.WARNING)
 WIPED = logs.event("outbox.queue_wiped", "events", level=logging.WARNING)
 
@@ -40,62 +49,96 @@ class Dispatcher:
     """One dispatcher process."""
 
     stopping: threading.Event = field(default_factory=threading.Event)
-    process_id: UUID = field(default_factory=uuid4)
+    pulse: Pulse = field(default_factory=lambda: Pulse(heartbeats.DISPATCHER))
     rounds: int = 0
     published: int = 0
-    put_back: int = 0
-    _retry: float = _FIRST_RETRY
+    refused: int = 0
+    _pause: float = SHORTEST_PAUSE
+    _away: bool = False
+    _room: dict[Topic, int] = field(default_factory=dict)
+    _measured_at: float = float("-inf")
 
-    def dispatch_once(self) -> bool:
-        """One round; True when there may be more to do at once."""
+    def dispatch_once(self) -> int:
+        """One round; how many events it published. Raises nothing that one can survive."""
+        self.rounds += 1
         try:
             close_old_connections()
-            machinery.beat(name="dispatch_outbox", process_id=self.process_id)
-            woken = sentinel.look()
-            if woken:
-                WIPED(events=woken)
-            return self._claim_and_publish() > 0
+            self.pulse.beat()
+            return self._round()
         except (DatabaseError, InterfaceError) as error:
             STORAGE_AWAY(error=logs.where(error))
             connection.close()
-            return False
-        finally:
-            self.rounds += 1
+            return 0
 
     def run(self) -> None:
         """Round after round until `stopping` is set."""
         while not self.stopping.is_set():
-            busy = self.dispatch_once()
-            self.stopping.wait(BUSY_PAUSE if busy else IDLE_PAUSE)
+            if self.dispatch_once():
+                self._pause = SHORTEST_PAUSE
+            else:
+                self._pause = AWAY_PAUSE if self._away else min(self._pause * 2, LONGEST_PAUSE)
+            self.stopping.wait(self._pause)
 
-    def _claim_and_publish(self) -> int:
-        room = room_left()
-        batches = claim(most=min(ROUND_MOST, room)) if room > 0 else []
-        if not batches:
-            return 0
-        events = sum(batch.count for batch in batches)
+    def end(self) -> None:
+        """This process ends, on purpose."""
         try:
-            publishing.publish(batches)
-        except publishing.PublishError as error:
-            QUEUE_AWAY(error=str(error), events=events)
-            for batch in batches:
-                put_back(batch, after=timedelta(seconds=self._retry))
-            self._retry = min(self._retry * 2, _LONGEST_RETRY)
-            self.put_back += events
+            self.pulse.end()
+        except (DatabaseError, InterfaceError):
+            return  # its row goes by itself
+
+    def _round(self) -> int:
+        claimed: Sequence[ClaimedBatch] = ()
+        try:
+            woken = sentinel.look(topics=[topic.name for topic in topics.known()])
+            if woken:
+                WIPED(events=woken)
+            claimed = claim(room=self._measure())
+            if not claimed:
+                return 0
+            failpoints.hit("outbox.claimed")
+            publishing.publish(map(_job, claimed))
+        except PublishError as error:
+            self._undo(claimed, str(error))
             return 0
-        self._retry = _FIRST_RETRY
-        self.published += events
-        PUBLISHED(batches=len(batches), events=events)
-        return events
+        failpoints.hit("outbox.published")
+        return self._account(claimed)
+
+    def _account(self, claimed: Sequence[ClaimedBatch]) -> int:
+        if self._away:
+            self._away = False
+            QUEUE_BACK()
+        by_topic: Counter[str] = Counter()
+        for batch in claimed:
+            by_topic[batch.topic] += batch.count
+        self._room = {topic: most - by_topic[topic.name] for topic, most in self._room.items()}
+        self.published += by_topic.total()
+        PUBLISHED(batches=len(claimed), events=by_topic.total())
+        return by_topic.total()
+
+    def _undo(self, claimed: Sequence[ClaimedBatch], error: str) -> None:
+        events = sum(batch.count for batch in claimed)
+        if not self._away:
+            self._away = True
+            QUEUE_AWAY(error=error, events=events)
+        for batch in claimed:
+            claim_undo(batch, after=timedelta(seconds=AWAY_PAUSE), code="QUEUE_AWAY")
+        self.refused += events
+        self._measured_at = float("-inf")
+
+    def _measure(self) -> dict[Topic, int]:
+        """Room by topic. The count is good for a second: what others finish only adds to it."""
+        age = time.monotonic() - self._measured_at
+        if age > _ROOM_FOR or any(most <= 0 for most in self._room.values()):
+            self._room = room(topics=topics.known())
+            self._measured_at = time.monotonic()
+        most_each = TRY_MOST if self._away else ROUND_MOST
+        return {topic: min(most, most_each) for topic, most in self._room.items()}
 
 
-def room_left() -> int:
-    """Events that may still be claimed: no more than a minute's work is ever under way.
-
-    Else leases run out inside a long queue, and everything in it is done twice.
-    """
-    now = clock.read()
-    recent = Batch.objects.filter(claimed_at__gt=now - LEASE)
-    under_way = recent.filter(done_at__isnull=True).aggregate(events=Sum("count"))["events"] or 0
-    finished = recent.filter(done_at__isnull=False).aggregate(events=Sum("count"))["events"] or 0
-    return int(max(UNDER_WAY_LEAST, finished) - under_way)
+def _job(batch: ClaimedBatch) -> Job:
+    return Job(
+        id=str(batch.batch_id),
+        queue=batch.queue,
+        entry=HANDLE_BATCH,
+        argument=batch.payload(),
+    )

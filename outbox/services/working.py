@@ -1,74 +1,187 @@
-"""A worker: one queue, one process, JSON (OUTBOX.md, "RQ: traps, and what answers them")."""
+"""A worker: one queue, one process, JSON (OUTBOX.md, "RQ: traps, and what answers them").
+
+RQ's SimpleWorker runs the jobs in this very process: a fork would share the database
+connection, and costs a hundred times what a batch does. What is changed in it:
+
+    waits    a second at a time, so that a stop is heeded at once and no signal handler has to
+             raise between the pop and the start of a job
+    commands none: RQ's can stop or suspend a worker on the word of whoever writes to Redis
+    jobs     only entries of ours, without callbacks and webhooks (outbox.publishing.EntryJob)
+    errors   of Redis end RQ's loop, and `Worker` begins a new one at most two seconds later
+"""
 
 import logging
 import os
 import threading
-import time
-from uuid import UUID, uuid4
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
 
-from django.db import DatabaseError, InterfaceError, close_old_connections
+from django.db import DatabaseError, InterfaceError, connection
 from rq import SimpleWorker
+from rq.exceptions import DequeueTimeout, StopRequested
+from rq.job import Job as RqJob
+from rq.queue import Queue
 from rq.serializers import JSONSerializer
 
 from config.kernel import logs
-from outbox import machinery, publishing
+from outbox import entries, heartbeats, publishing
+from outbox.heartbeats import Pulse
+from outbox.publishing import QUEUE_ERRORS, EntryJob, PublishError
 
-#: Seconds after which a worker looks again when Redis was away.
-_LOOK_AGAIN = 2.0
+#: Seconds of one wait for a job.
+_WAIT = 1
+#: Seconds until a worker looks again when Redis was away: doubling, from the first on.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 2.0
+#: Seconds that RQ keeps its row of a worker after the last sign; it derives others from it.
+_WORKER_TTL = 60
 
 QUEUE_AWAY = logs.event("worker.queue_away", "queue", "error", level=logging.WARNING)
+QUEUE_BACK = logs.event("worker.queue_back", "queue", level=logging.WARNING)
+REFUSED = logs.event("worker.refused_job", "queue", level=logging.ERROR)
 
 
-class _Worker(SimpleWorker):
-    """RQ's worker with the database connection looked after around each job.
+@dataclass
+class Worker:
+    """One worker process. Runs in the main thread: RQ's time limit is an alarm signal."""
 
-    It runs jobs in its own process: a fork would share the parent's connection, and costs a
-    hundred times what a batch does.
-    """
+    queue: str
+    max_jobs: int | None = None
+    burst: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
+    jobs: int = 0
+    _away: bool = False
+    _pause: float = _FIRST_PAUSE
 
-    max_connection_wait_time = int(_LOOK_AGAIN)
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(heartbeats.worker(self.queue))
+        entries.discover()
 
-    def perform_job(self, *args: object, **kwargs: object) -> bool:
-        close_old_connections()
+    @property
+    def is_over(self) -> bool:
+        """It was asked to stop, or has done as many jobs as it should."""
+        return self.stopping.is_set() or (self.max_jobs is not None and self.jobs >= self.max_jobs)
+
+    def run(self) -> None:
+        """Work until it is over; in a burst, until the queue is empty."""
+        while not self.is_over:
+            error = self._work()
+            if self.is_over or (self.burst and error is None):
+                break
+            self._wait_for_queue(error or "LoopEnded")
+
+    def end(self) -> None:
+        """This process ends, on purpose."""
+        with suppress(DatabaseError, InterfaceError):
+            self.pulse.end()
+
+    def beat(self) -> None:
+        """Say that this process is alive, if the database can hear it."""
         try:
-            return bool(super().perform_job(*args, **kwargs))  # type: ignore[arg-type]
-        finally:
-            close_old_connections()
-
-
-def work(*, queue: str, max_jobs: int | None, stopping: threading.Event) -> int:
-    """Work on one queue until `stopping`, or `max_jobs` jobs are done; returns how many.
-
-    Exactly one queue: with several RQ pops in a way that loses a job for good when the worker
-    dies at that moment.
-    """
-    process_id = uuid4()
-    done = 0
-    beating = threading.Thread(
-        target=_beat, args=(f"work {queue}", process_id, stopping), daemon=True
-    )
-    beating.start()
-    while not stopping.is_set() and (max_jobs is None or done < max_jobs):
-        worker = _Worker(
-            [publishing.queue(queue)],
-            connection=publishing.connection(),
-            serializer=JSONSerializer,
-            name=f"{queue}-{os.getpid()}-{uuid4().hex[:8]}",
-            work_horse_killed_handler=None,
-        )
-        try:
-            worker.work(max_jobs=max_jobs, logging_level="WARNING")
-        except Exception as error:
-            QUEUE_AWAY(queue=queue, error=type(error).__name__)
-            stopping.wait(_LOOK_AGAIN)
-        done += int(worker.successful_job_count + worker.failed_job_count)
-    return done
-
-
-def _beat(name: str, process_id: UUID, stopping: threading.Event) -> None:
-    while not stopping.is_set():
-        try:
-            machinery.beat(name=name, process_id=process_id)
+            self.pulse.beat()
         except (DatabaseError, InterfaceError):
-            pass
-        time.sleep(1)
+            connection.close()
+
+    def reached(self) -> None:
+        """Redis answered."""
+        self._pause = _FIRST_PAUSE
+        if self._away:
+            self._away = False
+            QUEUE_BACK(queue=self.queue)
+
+    def _wait_for_queue(self, error: str) -> None:
+        if not self._away:
+            self._away = True
+            QUEUE_AWAY(queue=self.queue, error=error)
+        self.beat()
+        self.stopping.wait(self._pause)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+    def _work(self) -> str | None:
+        """One loop of RQ's; the name of the error that ended it."""
+        try:
+            redis = publishing.new_connection(timeout=_WAIT + publishing.REDIS_TIMEOUT)
+            loop = _Loop(self, publishing.queue(self.queue, on=redis))
+            loop.work(burst=self.burst, logging_level="WARNING")
+        except (*QUEUE_ERRORS, PublishError) as error:
+            return type(error).__name__
+        return loop.broken_by
+
+
+class _Loop(SimpleWorker):
+    """RQ's worker, as described above."""
+
+    def __init__(self, worker: Worker, queue: Queue) -> None:
+        self._worker = worker
+        self.broken_by: str | None = None
+        super().__init__(
+            [queue],
+            # A fixed name would be refused after a SIGKILL until a key expires.
+            name=f"{queue.name}-{os.getpid()}-{uuid4().hex[:8]}",
+            connection=queue.connection,
+            serializer=JSONSerializer,
+            job_class=EntryJob,
+            worker_ttl=_WORKER_TTL,
+        )
+
+    def _set_connection(self, connection: Any) -> Any:
+        """RQ would lengthen the time limit of every command to minutes."""
+        return connection
+
+    def _install_signal_handlers(self) -> None:
+        """They are the command's (`work`), and only set a flag."""
+
+    def subscribe(self) -> None:
+        """Listen to no commands."""
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """Nobody suspends us; but this is where RQ's loop begins anew."""
+        if self._worker.is_over:
+            raise StopRequested
+
+    def dequeue_job_and_maintain_ttl(
+        self, timeout: int | None, max_idle_time: int | None = None
+    ) -> tuple[RqJob, Queue] | None:
+        """The next job; None in a burst when there is none."""
+        try:
+            while not self._worker.is_over:
+                self._worker.beat()
+                self.heartbeat()
+                self._worker.reached()
+                if self.should_run_maintenance_tasks:
+                    self.run_maintenance_tasks()
+                try:
+                    return self.queue_class.dequeue_any(
+                        self._ordered_queues,
+                        timeout and _WAIT,
+                        connection=self.connection,
+                        job_class=self.job_class,
+                        serializer=self.serializer,
+                        death_penalty_class=self.death_penalty_class,
+                    )
+                except DequeueTimeout:
+                    continue
+        except QUEUE_ERRORS as error:
+            self.broken_by = type(error).__name__
+            raise StopRequested from error
+        raise StopRequested
+
+    def execute_job(self, job: RqJob, queue: Queue) -> None:
+        """Run a job of ours; throw away any other."""
+        try:
+            if isinstance(job, EntryJob) and job.is_entry:
+                self._worker.jobs += 1
+                super().execute_job(job, queue)
+            else:
+                REFUSED(queue=queue.name)
+                queue.intermediate_queue.remove(job.id)
+                job.delete(remove_from_queue=False)
+        except QUEUE_ERRORS as error:  # what matters is in PostgreSQL already
+            self.broken_by = type(error).__name__
+            raise StopRequested from error
+
+    def teardown(self) -> None:
+        """Say goodbye, if Redis is there to hear it."""
+        with suppress(*QUEUE_ERRORS):
+            super().teardown()

@@ -4,14 +4,23 @@ Each follows an index to its first row; none counts a large table.
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from prometheus_client.core import CollectorRegistry, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from config.kernel import clock
+from config.kernel import clock, sql
+from outbox import heartbeats
+from outbox import selectors as outbox
 from outbox.models import SweepRun
 from relay.expiry import due_at
 from relay.models import Envelope
+
+_HELD_XMIN = """
+SELECT COALESCE(EXTRACT(epoch FROM clock_timestamp() - min(xact_start)), 0) AS seconds
+  FROM pg_stat_activity
+ WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+"""
 
 
 class _Gauges(Collector):
@@ -30,6 +39,30 @@ class _Gauges(Collector):
             if run.succeeded_at is not None:
                 succeeded.add_metric([run.name], (now - run.succeeded_at).total_seconds())
         yield succeeded
+        yield from _outbox(now)
+        yield _held_xmin()
+
+
+def _outbox(now: datetime) -> Iterator[Metric]:
+    oldest = GaugeMetricFamily(
+        "relay_outbox_oldest_due_seconds", "How long events wait to be claimed", labels=["topic"]
+    )
+    for topic, seconds in outbox.oldest_due_seconds(now=now).items():
+        oldest.add_metric([topic], seconds)
+    dead = GaugeMetricFamily("relay_outbox_dead_events", "Dead letters", labels=["topic"])
+    for topic, count in outbox.dead_by_topic().items():
+        dead.add_metric([topic], count)
+    alive = GaugeMetricFamily("relay_processes_alive", "Heartbeats", labels=["process"])
+    for name in heartbeats.PROCESSES:
+        alive.add_metric([name], heartbeats.alive(name=name))
+    yield from (oldest, dead, alive)
+
+
+def _held_xmin() -> Metric:
+    """What keeps vacuum from queue tables (PgQue#80): an old transaction, whoever's it is."""
+    [row] = sql.rows(_HELD_XMIN, {})
+    text = "Age of the oldest transaction that holds back vacuum"
+    return GaugeMetricFamily("relay_oldest_xmin_seconds", text, value=float(row["seconds"]))
 
 
 def _age(name, text, now, moment) -> GaugeMetricFamily:  # type: ignore[no-untyped-def]

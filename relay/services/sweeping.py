@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django.conf import settings
@@ -12,6 +12,10 @@ from config.kernel import clock, logs
 from config.kernel.database import assert_no_transaction
 from outbox import machinery
 from relay.services.sweeps import SWEEPS, Sweep
+
+#: Seconds of one job. The jobs of all sweeps may stand in line before an event of the outbox,
+#: which must be started well before its lease ends.
+SLICE_SECONDS = 4.0
 
 DONE = logs.event("sweep.done", "sweep", "rows", "milliseconds", level=logging.DEBUG)
 FAILED = logs.event("sweep.failed", "sweep", "error", level=logging.ERROR)
@@ -42,11 +46,17 @@ class SweepReport:
     stopped: bool
 
 
-def sweep_all(*, pace: Pace, stop: Callable[[], bool], most_seconds: float) -> list[SweepReport]:
+def sweep_all(
+    *,
+    pace: Pace,
+    stop: Callable[[], bool],
+    most_seconds: float,
+    sweeps: Sequence[Sweep] = SWEEPS,
+) -> list[SweepReport]:
     """Every sweep once, each at most `most_seconds` long. Raises nothing that one can survive:
     a sweep that fails is recorded and logged, and the next one runs all the same."""
     reports = []
-    for sweep in SWEEPS:
+    for sweep in sweeps:
         if stop():
             break
         try:
@@ -54,6 +64,12 @@ def sweep_all(*, pace: Pace, stop: Callable[[], bool], most_seconds: float) -> l
         except (DatabaseError, InterfaceError) as error:
             _record_failure(sweep, error)
     return reports
+
+
+def sweep_slice(*, name: str) -> None:
+    """What a worker does of a sweep in one job; the clock asks again when it was not enough."""
+    chosen = [sweep for sweep in SWEEPS if sweep.name == name]
+    sweep_all(sweeps=chosen, pace=Pace(), stop=lambda: False, most_seconds=SLICE_SECONDS)
 
 
 def sweep_run(

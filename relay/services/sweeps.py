@@ -5,6 +5,7 @@
     clean     ciphertext of envelopes that ended → removed; the row stays as the receipt
     lapse     receipts whose time is up → gone
     prune     idempotency records whose time is up → gone
+    tidy      rows of the outbox's batches whose work is long over → gone
 
 Each follows the index of what is due, never the queues. A batch is one short transaction in
 one shard, ordered, and skips what others hold; so several sweeps at once are safe, and one
@@ -22,6 +23,7 @@ from django.db.models import Exists, OuterRef
 from config.kernel import clock, sql
 from config.kernel.database import durable_transaction
 from idempotency import services as idempotency
+from outbox.services import batches
 from quotas import usage as queue
 from quotas.models import QueueUsage
 from relay.expiry import due_at
@@ -127,6 +129,14 @@ def _prune(shard: int, now: datetime, most: int) -> int:
     return idempotency.prune(shard=shard, now=now, most=most)
 
 
+def _tidy_shards(now: datetime) -> list[int]:
+    return batches.shards_with_old_batches(now=now)
+
+
+def _tidy(shard: int, now: datetime, most: int) -> int:
+    return batches.batches_prune(shard=shard, now=now, most=most)
+
+
 #: In this order, so that what one sweep ends the next one cleans in the same round.
 SWEEPS = (
     Sweep("expire", _expire_shards, _expire),
@@ -134,4 +144,5 @@ SWEEPS = (
     Sweep("clean", _clean_shards, _clean),
     Sweep("lapse", _lapse_shards, _lapse),
     Sweep("prune", _prune_shards, _prune),
+    Sweep("tidy", _tidy_shards, _tidy),
 )

@@ -13,9 +13,9 @@ from relay.services.sweeps import SWEEPS
 class Command(RelayCommand):
     help = (
         "Run every sweep now: expire what is due, empty closed queues, remove the ciphertext of "
-        "what ended, lapse receipts, prune idempotency records. Several at once are safe, and so "
-        "is Ctrl-C. The pace follows RELAY_SWEEP_BATCH, RELAY_SWEEP_ROWS_PER_SECOND and "
-        "RELAY_SWEEP_PAUSE_MS."
+        "what ended, lapse receipts, prune idempotency records, forget old batches. Several at "
+        "once are safe, and so is Ctrl-C. The pace follows RELAY_SWEEP_BATCH, "
+        "RELAY_SWEEP_ROWS_PER_SECOND and RELAY_SWEEP_PAUSE_MS."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

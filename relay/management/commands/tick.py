@@ -11,8 +11,10 @@ from relay.services.ticking import Clock
 
 class Command(RelayCommand):
     help = (
-        "Run the sweeps every RELAY_TICK_SECONDS, under a lease in PostgreSQL: start as many as "
-        "you like, one works and the others stand by. Ends cleanly on SIGTERM."
+        "See to the sweeps every RELAY_TICK_SECONDS: the maintenance workers run them, and this "
+        "process itself when Redis or the workers are away or behind. Under a lease in "
+        "PostgreSQL: start as many as you like, one works and the others stand by. Ends cleanly "
+        "on SIGTERM."
     )
 
     def add_arguments(self, parser: Any) -> None:
