@@ -58,8 +58,8 @@ class _Aside:
 
 def backoff(failures: int) -> timedelta:
     """2ⁿ seconds after the n-th failure, with up to half of it more, an hour at most."""
-    base = min(timedelta(seconds=2**failures), LONGEST_BACKOFF)
-    return min(base + base * secrets.randbelow(500) / 1000, LONGEST_BACKOFF)
+    seconds = 2**failures * (1 + secrets.randbelow(500) / 1000)
+    return timedelta(seconds=min(seconds, LONGEST_BACKOFF.total_seconds()))
 
 
 def settle(

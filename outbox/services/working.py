@@ -24,6 +24,7 @@ from rq.exceptions import DequeueTimeout, StopRequested
 from rq.job import Job as RqJob
 from rq.queue import Queue
 from rq.serializers import JSONSerializer
+from rq.utils import now
 
 from config.kernel import logs
 from outbox import entries, heartbeats, publishing
@@ -39,6 +40,7 @@ _WORKER_TTL = 60
 
 QUEUE_AWAY = logs.event("worker.queue_away", "queue", "error", level=logging.WARNING)
 QUEUE_BACK = logs.event("worker.queue_back", "queue", level=logging.WARNING)
+NOT_CLEANED = logs.event("worker.not_cleaned", "queue", "error", level=logging.WARNING)
 REFUSED = logs.event("worker.refused_job", "queue", level=logging.ERROR)
 
 
@@ -139,6 +141,15 @@ class _Loop(SimpleWorker):
         """Nobody suspends us; but this is where RQ's loop begins anew."""
         if self._worker.is_over:
             raise StopRequested
+
+    def run_maintenance_tasks(self) -> None:
+        """RQ's housekeeping in Redis. Nothing of ours depends on it, so no work waits for it."""
+        try:
+            super().run_maintenance_tasks()
+        except QUEUE_ERRORS as error:
+            NOT_CLEANED(queue=self._worker.queue, error=type(error).__name__)
+        finally:
+            self.last_cleaned_at = now()
 
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None

@@ -7,10 +7,8 @@ import pytest
 from pytest_django import Settings
 
 from outbox import publishing, topics
-from outbox.services.dispatching import Dispatcher
-from outbox.services.working import Worker
 from outbox.topics import Handler, Topic
-from tests.outbox.kit import PROBE, Effects, Forked, OwnValkey
+from tests.outbox.kit import PROBE, Effects, OwnValkey, Processes
 
 
 @pytest.fixture(scope="module")
@@ -54,39 +52,9 @@ def effects(tmp_path: Path) -> Effects:
     return Effects(tmp_path / "effects")
 
 
-Fork = Callable[..., Forked]
-
-
 @pytest.fixture
-def fork(tmp_path: Path) -> Iterator[Fork]:
-    """Start processes that are gone when the test is over."""
-    started: list[Forked] = []
-
-    def do(run: Callable[[], object], *, points: str = "") -> Forked:
-        process = Forked(run, tmp_path / f"process-{len(started)}.log", points=points)
-        started.append(process)
-        return process
-
-    yield do
-    for process in started:
-        process.kill()
-
-
-@pytest.fixture
-def dispatcher_process(fork: Fork) -> Callable[..., Forked]:
-    """A dispatcher that runs until it is killed."""
-
-    def do(points: str = "") -> Forked:
-        return fork(lambda: Dispatcher().run(), points=points)
-
-    return do
-
-
-@pytest.fixture
-def worker_process(fork: Fork) -> Callable[..., Forked]:
-    """A worker on the queue of the tests' topic."""
-
-    def do(points: str = "", *, queue: str = "wake") -> Forked:
-        return fork(lambda: Worker(queue).run(), points=points)
-
-    return do
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Processes that are gone when the test is over."""
+    started = Processes(tmp_path)
+    yield started
+    started.kill_all()

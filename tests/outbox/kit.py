@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import redis
+from django.core.management import call_command
 from django.db import connection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -104,9 +105,7 @@ class Effects:
         """The events of all calls, each as often as it was handled."""
         return [event_id for call in self.calls for event_id in call]
 
-    def all_done(
-        self, events: Sequence[EventRef], seconds: float
-    ) -> Mapping[UUID, Settlement]:
+    def all_done(self, events: Sequence[EventRef], seconds: float) -> Mapping[UUID, Settlement]:
         """A handler: everything is done."""
         self.add(events)
         return {event.event_id: DONE for event in events}
@@ -141,6 +140,36 @@ class Forked:
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode is not None
+
+
+class Processes:
+    """The forked processes of a test."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._started: list[Forked] = []
+
+    def run(self, run: Callable[[], object], points: str = "") -> Forked:
+        """Anything."""
+        log = self._directory / f"process-{len(self._started)}.log"
+        self._started.append(Forked(run, log, points=points))
+        return self._started[-1]
+
+    def dispatcher(self, points: str = "") -> Forked:
+        """A dispatcher that runs until it is killed."""
+        return self.run(lambda: Dispatcher().run(), points)
+
+    def worker(self, points: str = "") -> Forked:
+        """A worker on the queue of the tests' topic that runs until it is killed."""
+        return self.run(lambda: Worker("wake").run(), points)
+
+    def command(self, *arguments: str) -> Forked:
+        """A command of `manage.py`, with its signal handlers."""
+        return self.run(lambda: call_command(*arguments))
+
+    def kill_all(self) -> None:
+        for process in self._started:
+            process.kill()
 
 
 def _be_a_process(run: Callable[[], object], log: Path, points: str) -> None:

@@ -176,9 +176,7 @@ def test_the_search_for_work_and_the_claim_follow_the_index(probe: Topic) -> Non
         assert "Rows Removed by Filter" not in plan
 
 
-def test_the_oldest_due_place_comes_first_over_all_topics(
-    probe: Topic, register: Register
-) -> None:
+def test_the_oldest_due_place_comes_first_over_all_topics(probe: Topic, register: Register) -> None:
     register(probe.handler, name="other")
     now = database_clock.read()
     add_events(5, shard=2, next_at=now - timedelta(seconds=5))
