@@ -115,7 +115,8 @@ def plan_from(file: Path, url: str, token_file: Path | None, token: str) -> Plan
         )
     if not re.fullmatch(r"rlp1\.[0-9a-fA-F-]{36}\.[A-Za-z0-9_-]{43}", token):
         raise DemoFailed("The token is no provisioner's: those read rlp1.<uuid>.<secret>.")
-    return Plan(file.name, read_file(file), url, token)
+    name = "".join(char if char.isprintable() else "?" for char in file.name)
+    return Plan(name, read_file(file), url, token)
 
 
 def read_file(path: Path) -> bytes:
@@ -321,7 +322,7 @@ class Story:
             for part in crypto.split(self._plan.content, recipient=recipient.id, size=size)
         ]
         parts = counted(len(drafts), "part")
-        self._tell("sender", f"encrypted {parts}, each padded to {in_units(size)}")
+        self._tell("sender", f"encrypted {parts}, padded to {in_units(size)}")
         return drafts
 
     def _send(self, drafts: list[Draft], queue_takes: int) -> None:
@@ -398,7 +399,7 @@ class Story:
         if again != self._outcomes:
             raise DemoFailed("A repeated acknowledgement was answered differently.")
         known = sum(status == "acknowledged" for status in again.values())
-        self._tell("recipient", f"acknowledged again: the same {counted(known, 'answer')}")
+        self._tell("recipient", f"acknowledged again: {counted(known, 'equal answer')}")
         pending = self._tell_pending("still holds")
         kept = f"{counted(known, 'receipt')} for {counted(instance['receipt_days'], 'day')}"
         self._tell("relay", f"and {kept}; ciphertext: an hour at most")
