@@ -73,7 +73,10 @@ def _drain(request: HttpRequest) -> bool:
     A client may send everything before it reads. If the server closed on it meanwhile, the
     answer would be lost, and so would the next request on that connection.
     """
-    if request.method in ("GET", "HEAD") or getattr(request, "relay_body_read", False):
+    was_read = getattr(request, "relay_body_read", False) or getattr(
+        request, "_read_started", False
+    )
+    if request.method in ("GET", "HEAD") or was_read:
         return True
     announced = request.META.get("CONTENT_LENGTH") or ""
     chunked = "HTTP_TRANSFER_ENCODING" in request.META

@@ -50,6 +50,7 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 # --- How this process runs -------------------------------------------------------------------
 RELAY_ROLE = env.choice("RELAY_ROLE", "command", ("web", "worker", "clock", "command"))
 RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 8, minimum=1, maximum=256)
+RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 1, minimum=1, maximum=64)
 RELAY_PGBOUNCER = env.flag("RELAY_PGBOUNCER", False)
 RELAY_TRIAL = env.flag("RELAY_TRIAL", False)
 # How long a process believes a policy or a credential that it read (PROTOCOL sections 6 and 8
@@ -191,6 +192,7 @@ STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 LOGGING = logs.configuration(LOG_LEVEL)
 

@@ -172,6 +172,7 @@ class RetentionPolicy(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        verbose_name_plural = "retention policies"
         constraints = [_within("ttl_days"), _within("min_ttl_seconds"), _within("receipt_days")]
 
     def __str__(self) -> str:

@@ -95,6 +95,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
             ],
             options={
+                'verbose_name_plural': 'retention policies',
                 'constraints': [models.CheckConstraint(condition=models.Q(('ttl_days__gte', 1), ('ttl_days__lte', 30)), name='retention_ttl_days_within_bounds'), models.CheckConstraint(condition=models.Q(('min_ttl_seconds__gte', 1), ('min_ttl_seconds__lte', 86400)), name='retention_min_ttl_seconds_within_bounds'), models.CheckConstraint(condition=models.Q(('receipt_days__gte', 2), ('receipt_days__lte', 90)), name='retention_receipt_days_within_bounds')],
             },
         ),
