@@ -6,6 +6,7 @@ from email.message import Message
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
 from django.http import HttpRequest
 
 from config.kernel import strict_json
@@ -86,8 +87,12 @@ def check_accept(request: HttpRequest) -> None:
 
 def check_query(request: HttpRequest, allowed: frozenset[str]) -> None:
     """Raises ValidationFailed for a query parameter that is unknown or there twice."""
+    try:
+        parameters = list(request.GET.lists())
+    except SuspiciousOperation:  # more of them than Django cares to parse
+        raise ValidationFailed("Too many query parameters.") from None
     errors = []
-    for name, values in request.GET.lists():
+    for name, values in parameters:
         if name not in allowed:
             errors.append(FieldError(_pointer(name), "Unknown query parameter."))
         elif len(values) > 1:

@@ -114,7 +114,9 @@ def _lapse(shard: int, now: datetime, most: int) -> int:
 
 
 def _execute(name: str, shard: int, now: datetime, most: int) -> int:
-    return sql.execute(sql.load(_SQL / name), {"shard": shard, "now": now, "most": most})
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    parameters = {"shard": shard, "now": now, "today": today, "most": most}
+    return sql.execute(sql.load(_SQL / name), parameters)
 
 
 def _prune_shards(now: datetime) -> list[int]:
