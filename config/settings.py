@@ -10,8 +10,8 @@ from config.kernel import logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# Commands that run before there is a database: `up` starts one.
-_WITHOUT_DATABASE = sys.argv[1:2] in (["up"], ["help"], ["--help"], ["--version"], [])
+# `up` starts a database, and `demo` needs none: it speaks HTTP only.
+_WITHOUT_DATABASE = sys.argv[1:2] in (["up"], ["demo"], ["help"], ["--help"], ["--version"], [])
 
 
 def _is_postgres(url: str) -> bool:

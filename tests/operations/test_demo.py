@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -405,6 +407,46 @@ def test_a_repeated_submit_that_is_no_replay_is_a_failure(told: Told) -> None:
     with pytest.raises(story.DemoFailed, match="not answered with the first 201"):
         told.run(1, when="loses the answer", do=forget)
     assert_nothing_is_left()
+
+
+def test_a_repeated_acknowledgement_with_other_answers_is_a_failure(told: Told) -> None:
+    def forget() -> None:
+        Envelope.objects.all().delete()
+
+    with pytest.raises(story.DemoFailed, match="A repeated acknowledgement was answered"):
+        told.run(1, when="acknowledged 1 envelope", do=forget)
+
+
+def test_other_bytes_are_a_failure_and_are_not_acknowledged(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crypto.Assembly, "content", lambda assembly: b"other")
+    with pytest.raises(story.DemoFailed, match=r"What came back is not what was sent\."):
+        told.run(1)
+    assert Envelope.objects.filter(outcome=Outcome.PENDING).count() == 1
+
+
+def test_a_relay_of_another_protocol_version_is_not_tried(told: Told) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE quotas_limitpolicy SET protocol_versions = '{2,3}'")
+    with pytest.raises(story.DemoFailed, match=r"takes protocol versions \[2, 3\]; .* speaks 1\."):
+        told.run(1)
+    assert not Device.objects.exists()
+
+
+def test_a_relay_without_its_database_is_told_from_none(told: Told) -> None:
+    class Unavailable(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b'{"code": "STORAGE_UNAVAILABLE", "detail": "No.", "retryable": true}')
+
+    with HTTPServer(("127.0.0.1", 0), Unavailable) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        told.url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(story.DemoFailed, match="cannot work just now: STORAGE_UNAVAILABLE: No"):
+            told.run(1)
+        server.shutdown()
 
 
 def test_a_changed_envelope_is_found_out_and_stays_unacknowledged(told: Told) -> None:
