@@ -610,7 +610,7 @@ def test_the_reference_client_stands_alone() -> None:
     program = (
         "import sys, relay.demo.client, relay.demo.crypto, relay.demo.story\n"
         "ours = {'relay', 'relay.demo', 'relay.demo.client', 'relay.demo.crypto', "
-        "'relay.demo.story'}\n"
+        "'relay.demo.network', 'relay.demo.story', 'relay.demo.words'}\n"
         "roots = ('django', 'relay', 'config', 'quotas', 'idempotency', 'outbox', 'adminui')\n"
         "print([name for name in sys.modules if name.split('.')[0] in roots and name not in ours])"
     )
