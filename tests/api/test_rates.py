@@ -197,22 +197,6 @@ def test_behind_one_proxy_an_ipv6_client_is_known_in_every_spelling(proxied: Rel
     assert _codes(answers) == [201, 201, 429]
 
 
-def test_behind_one_proxy_a_header_spelt_with_underscores_forges_no_address(
-    proxied: RelayClient,
-) -> None:
-    # WSGI knows both spellings by one name, and many proxies pass underscores on.
-    recipient, client = make_device(), _address()
-    set_limits(address_rate=2, window_seconds=HOUR)
-    codes = []
-    for _ in range(3):
-        body = json_text(envelope_for(recipient))
-        lines = [f"X-Forwarded-For: {client}", f"X_Forwarded_For: {_address()}"]
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        head = raw_head(make_device(), f"Idempotency-Key: {new_key()}", *lines)
-        codes.append(answered(exchange(proxied.url, head, body)).status_code)
-    assert codes == [201, 201, 429]
-
-
 # --- Without Redis ----------------------------------------------------------------------------
 
 

@@ -66,7 +66,9 @@ def send(url: str, raw: Raw) -> httpx.Response | None:
             line.sendall(raw.encode())
             if raw.is_unfinished():
                 line.shutdown(socket.SHUT_WR)
-        except (BrokenPipeError, ConnectionResetError):
+        except TimeoutError:
+            raise
+        except OSError:
             pass  # answered before it was read to its end: the answer is what counts
         return _answer(line, raw.method.decode("latin-1"))
 
@@ -76,6 +78,6 @@ def _answer(line: socket.socket, method: str) -> httpx.Response | None:
     try:
         answer.begin()
         content = answer.read()
-    except (http.client.HTTPException, ConnectionResetError):
+    except (http.client.HTTPException, ConnectionResetError, BrokenPipeError):
         return None
     return httpx.Response(answer.status, headers=answer.getheaders(), content=content)

@@ -122,7 +122,7 @@ def test_a_server_process_that_is_stopped_is_given_up_and_the_thread_recovers() 
     def request() -> tuple[float, type[BaseException] | None, list[tuple[int]]]:
         [(pid,)] = run("SELECT pg_backend_pid()")
         # Whatever becomes of this test: a stopped backend holds up every DROP DATABASE.
-        subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {pid}"], start_new_session=True)
+        subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {pid} 2>&-"], start_new_session=True)
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
         try:
