@@ -12,13 +12,9 @@ import httpx
 import pytest
 
 from tests.api.helpers import (
-    answered,
     assert_problem,
     closed_port,
     envelope_for,
-    exchange,
-    json_text,
-    raw_head,
     set_limits,
     untouched,
     without_request_id,
