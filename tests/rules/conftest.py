@@ -5,9 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.concurrency.inside import InsideClient
-from tests.rules.statement_guard import _statements_are_guarded, statement_guard
-
-__all__ = ["_statements_are_guarded", "statement_guard"]
 
 
 @pytest.fixture
