@@ -32,15 +32,15 @@ class _OnlyAt:
     """Mixed into a middleware: it sees requests for its addresses alone."""
 
     addresses: tuple[str, ...] = (_CONSOLE,)
-    get_response: Handler
 
     def __init__(self, get_response: Handler) -> None:
         super().__init__(get_response)  # type: ignore[call-arg]
+        self._inside = get_response
         self._past = _past(get_response, self.addresses)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if request.path_info.startswith(self.addresses):
-            return super().__call__(request)  # type: ignore[misc,no-any-return]
+            return super().__call__(request)  # type: ignore[misc]
         return self._past(request)
 
 
@@ -52,7 +52,7 @@ def _past(handler: Handler, addresses: tuple[str, ...]) -> Handler:
     """
     layer = getattr(handler, "__wrapped__", None)
     while isinstance(layer, _OnlyAt) and set(layer.addresses) <= set(addresses):
-        handler = layer.get_response
+        handler = layer._inside
         layer = getattr(handler, "__wrapped__", None)
     return handler
 

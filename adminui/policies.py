@@ -41,6 +41,14 @@ class Setting:
         off = ", or off" if self.optional else ""
         return f"{self.words(self.low)} to {self.words(self.high)}{off}"
 
+    @property
+    def bounds(self) -> str:
+        """The bounds in figures, as a command takes them; in words too where those differ."""
+        off = ", or off" if self.optional else ""
+        if self.words is units.count:
+            return f"{self.low} to {self.high}{off}"
+        return f"{self.low} to {self.high}{off} ({self.words(self.low)} to {self.words(self.high)})"
+
     def value_in_words(self, value: int | None) -> str:
         """One value in words."""
         return "off" if value is None else self.words(value)

@@ -11,7 +11,6 @@ class ConsoleSite(AdminSite):
     index_title = "Overview"
     site_url = None  # the relay has no other pages for people
     index_template = "adminui/index.html"
-    empty_value_display = "–"
 
 
 site = ConsoleSite(name="admin")

@@ -7,9 +7,12 @@ Django's own middleware for sessions, CSRF and the like works on the console's a
 import logging
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from config import metrics
@@ -25,6 +28,9 @@ SLOW_SECONDS = 1.0
 #: Bytes of a refused request that are read and thrown away at most: as many as a request may
 #: have. Whoever announces more is told so at once, and the connection ends.
 MOST_DRAINED = 8 * 2**20
+
+#: A body that never comes takes a thread; these may take a quarter of them.
+_DRAINS = threading.BoundedSemaphore(max(1, int(settings.RELAY_WEB_THREADS) // 4))
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -73,20 +79,32 @@ def _drain(request: HttpRequest) -> bool:
     A client may send everything before it reads. If the server closed on it meanwhile, the
     answer would be lost, and so would the next request on that connection.
     """
-    if request.method in ("GET", "HEAD") or getattr(request, "relay_body_read", False):
+    was_read = getattr(request, "relay_body_read", False) or getattr(
+        request, "_read_started", False
+    )
+    if request.method in ("GET", "HEAD") or was_read:
         return True
     announced = request.META.get("CONTENT_LENGTH") or ""
     chunked = "HTTP_TRANSFER_ENCODING" in request.META
     left = int(announced) if announced.isdecimal() else (MOST_DRAINED if chunked else 0)
-    if left > MOST_DRAINED:
+    if left == 0:
+        return True
+    if left > MOST_DRAINED or not _DRAINS.acquire(blocking=False):
         return False
-    stream = request.META["wsgi.input"]
+    try:
+        return _read_away(request.META["wsgi.input"], left) or not chunked
+    finally:
+        _DRAINS.release()
+
+
+def _read_away(stream: Any, left: int) -> bool:
+    """Whether `left` bytes came and went."""
     try:
         while left > 0 and (part := stream.read(min(left, 65_536))):
             left -= len(part)
     except OSError:
         return False
-    return left == 0 or not chunked
+    return left == 0
 
 
 def _request_id(request: HttpRequest) -> str:

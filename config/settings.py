@@ -11,8 +11,8 @@ from config.kernel import failpoints, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# Commands that run before there is a database: `up` starts one.
-_WITHOUT_DATABASE = sys.argv[1:2] in (["up"], ["help"], ["--help"], ["--version"], [])
+# `up` starts a database, and `demo` needs none: it speaks HTTP only.
+_WITHOUT_DATABASE = sys.argv[1:2] in (["up"], ["demo"], ["help"], ["--help"], ["--version"], [])
 
 
 def _is_postgres(url: str) -> bool:
@@ -51,6 +51,7 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 # --- How this process runs -------------------------------------------------------------------
 RELAY_ROLE = env.choice("RELAY_ROLE", "command", ("web", "worker", "clock", "command"))
 RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 8, minimum=1, maximum=256)
+RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 1, minimum=1, maximum=64)
 RELAY_PGBOUNCER = env.flag("RELAY_PGBOUNCER", False)
 RELAY_TRIAL = env.flag("RELAY_TRIAL", False)
 failpoints.arm(os.environ.get(failpoints.VARIABLE, ""), in_trial=RELAY_TRIAL)
@@ -193,6 +194,7 @@ STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 LOGGING = logs.configuration(LOG_LEVEL)
 
@@ -248,8 +250,11 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_AUTHENTICATION": [],
     "SERVE_PERMISSIONS": [],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "relay.api.schema.refuse_unknown_members",
+    ],
     "SWAGGER_UI_DIST": "SIDECAR",
-    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
 SILENCED_SYSTEM_CHECKS = [

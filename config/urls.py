@@ -1,6 +1,7 @@
 """Every address of the relay: the composition on top of the apps."""
 
 from django.urls import include, path
+from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from relay.api import handlers
@@ -14,6 +15,7 @@ urlpatterns = [
     path("api/errors", docs.errors),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("admin", RedirectView.as_view(url="/admin/")),
     path("admin/", include("adminui.urls")),
 ]
 

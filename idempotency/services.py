@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from config.kernel import sql
 from config.kernel.database import assert_in_transaction, is_lock_timeout
 from config.kernel.problems import IdempotencyInProgress, IdempotencyKeyReused
-from config.kernel.shards import shard_of_hash
+from config.kernel.shards import shard_of_hash, shards_where
 from idempotency.models import Record
 
 #: A record lives at least 24 h; the hour more covers a retry that was on its way.
@@ -118,5 +118,4 @@ def prune(*, shard: int, now: datetime, most: int) -> int:
 
 def shards_with_due_records(*, now: datetime) -> list[int]:
     """Where there is something to prune."""
-    due = Record.objects.filter(expires_at__lte=now).order_by("shard")
-    return list(due.values_list("shard", flat=True).distinct())
+    return shards_where(Record.objects.filter(expires_at__lte=now))

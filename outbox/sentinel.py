@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from django.conf import settings
 from rq.defaults import RQ_KEY_PREFIX
 
 from config.kernel import clock, sql
 from config.kernel.database import durable_transaction
+from config.kernel.shards import all_shards
 from outbox import publishing
 from outbox.models import QueueMark
 from outbox.publishing import QUEUE_ERRORS, PublishError
@@ -63,7 +63,7 @@ def forget_mark() -> None:
 
 def _wake_topic(topic: str) -> int:
     woken = 0
-    for shard in range(int(settings.RELAY_SHARDS)):
+    for shard in all_shards():
         while ended := _wake_some(shard, topic):
             woken += ended
     return woken

@@ -88,6 +88,7 @@ class LimitPolicy(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        verbose_name_plural = "limit policies"
         constraints = [
             _within("envelope_bytes"),
             _within("pending_count"),

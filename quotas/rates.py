@@ -93,9 +93,12 @@ class _Limiter:
         subject: str,
         submits: int,
     ) -> None:
-        if not limiter.hit(item, subject, cost=submits):
-            reset_at = limiter.get_window_stats(item, subject).reset_time
-            raise RateLimited(retry_after=max(1, math.ceil(reset_at - time.time())))
+        if limiter.hit(item, subject, cost=submits):
+            return
+        if submits > 1:  # a whole window makes room for all that can ever fit at once
+            raise RateLimited(retry_after=item.get_expiry())
+        reset_at = limiter.get_window_stats(item, subject).reset_time
+        raise RateLimited(retry_after=max(1, math.ceil(reset_at - time.time())))
 
     def _shared_now(self) -> SlidingWindowCounterRateLimiter | None:
         if settings.REDIS_URL is None or time.monotonic() < self._retry_at:

@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from django.utils import timezone
+from django.db import transaction
 
-from config.kernel import advisory
+from config.kernel import advisory, clock
 from quotas.models import LimitPolicy
 from quotas.selectors import LIMITS_IN_FORCE, Limits, limits_of, newest_limits
 
@@ -20,8 +20,8 @@ def limits_write_version(**changes: Any) -> tuple[Limits, Limits]:
     before = newest_limits()
     values = {**asdict(before), **changes, "version": before.version + 1}
     values["protocol_versions"] = list(values["protocol_versions"])
-    policy = LimitPolicy(**values, created_at=timezone.now())
+    policy = LimitPolicy(**values, created_at=clock.read())
     policy.full_clean()
     policy.save(force_insert=True)
-    LIMITS_IN_FORCE.forget()
+    transaction.on_commit(LIMITS_IN_FORCE.forget)
     return before, limits_of(policy)

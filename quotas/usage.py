@@ -162,6 +162,7 @@ def give_back(*, shard: int, usages: Iterable[QueueUsage], freed: Iterable[Freed
     Returns the devices whose totals would fall below zero: they drifted, are left as they
     are, and the caller recounts them (`set_totals`).
     """
+    assert_in_transaction()
     known = {usage.device_id: usage for usage in usages}
     sound: list[Freed] = []
     drifted: list[Freed] = []

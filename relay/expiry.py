@@ -14,6 +14,8 @@ from relay.models import Outcome
 PENDING_SQL = "outcome = 'pending' AND expires_at > %(now)s"
 #: Waiting, but its time is up: it must not be handed over, and is due for the flip.
 DUE_SQL = "outcome = 'pending' AND expires_at <= %(now)s"
+#: Waiting, whether its time is up or not: what a closed queue still holds.
+PENDING_OR_DUE_SQL = "outcome = 'pending'"
 
 
 def pending_at(now: datetime) -> Q:

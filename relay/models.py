@@ -19,7 +19,9 @@ class Envelope(models.Model):
     """One envelope without its ciphertext; it outlives that as the receipt.
 
     `cleanup_after` is the moment of the acknowledgement, expiry or purge: from then on the
-    body is due for removal. Cleaning nulls size, acked_at and protocol_version.
+    body is due for removal. Cleaning nulls it, size, acked_at and protocol_version, and
+    `cleaned_at` holds no more than the day: a receipt must not tell when its device came to
+    acknowledge (PROTOCOL section 5).
     """
 
     pk = models.CompositePrimaryKey("shard", "device_id", "seq")
@@ -47,8 +49,11 @@ class Envelope(models.Model):
                 condition=Q(outcome__in=Outcome.values), name="envelope_outcome_known"
             ),
             models.CheckConstraint(
-                condition=Q(outcome=Outcome.PENDING, cleanup_after__isnull=True)
-                | (~Q(outcome=Outcome.PENDING) & Q(cleanup_after__isnull=False)),
+                condition=Q(
+                    outcome=Outcome.PENDING, cleanup_after__isnull=True, cleaned_at__isnull=True
+                )
+                | (~Q(outcome=Outcome.PENDING) & Q(cleanup_after__isnull=False, cleaned_at=None))
+                | (~Q(outcome=Outcome.PENDING) & Q(cleanup_after=None, cleaned_at__isnull=False)),
                 name="envelope_cleanup_after_its_end",
             ),
             models.CheckConstraint(
@@ -172,6 +177,7 @@ class RetentionPolicy(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        verbose_name_plural = "retention policies"
         constraints = [_within("ttl_days"), _within("min_ttl_seconds"), _within("receipt_days")]
 
     def __str__(self) -> str:

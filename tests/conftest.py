@@ -21,6 +21,9 @@ from quotas.selectors import LIMITS_IN_FORCE
 from relay.selectors.credentials import YES
 from relay.selectors.retention import RETENTION_IN_FORCE
 from tests.client import RelayClient
+from tests.rules.statement_guard import _statements_are_guarded, statement_guard
+
+__all__ = ["_statements_are_guarded", "statement_guard"]
 
 PROJECT = Path(__file__).resolve().parent.parent
 #: Threads of the relay under test: a quarter of them may wait for one queue.

@@ -101,7 +101,6 @@ def store_receipt(device_id: UUID, *, until: datetime) -> Envelope:
         expires_at=until - timedelta(days=1),
         receipt_until=until,
         outcome=Outcome.ACKNOWLEDGED,
-        cleanup_after=ended,
         cleaned_at=ended,
         size=None,
         protocol_version=None,

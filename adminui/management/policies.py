@@ -28,7 +28,7 @@ def add_settings(parser: CommandParser, settings: Iterable[Setting]) -> None:
             type=whole_or_off if setting.optional else whole,
             default=NOT_GIVEN,
             metavar="N|off" if setting.optional else "N",
-            help=f"{setting.label}: {_bounds(setting)}",
+            help=f"{setting.label}: {setting.bounds}",
         )
     parser.add_argument(
         "--reason", required=True, metavar="TEXT", help="why, for the audit log (required)"
@@ -82,8 +82,3 @@ def whole_or_off(text: str) -> int | None:
 def versions(text: str) -> list[int]:
     """Whole numbers with commas between."""
     return [whole(part.strip()) for part in text.split(",")]
-
-
-def _bounds(setting: Setting) -> str:
-    words = f"{setting.low} to {setting.high}"
-    return words if setting.allowed == words else f"{words} ({setting.allowed})"

@@ -67,12 +67,7 @@ def differences(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
 
 
 def _out_of_bounds(setting: Setting, value: object) -> PolicyRefused:
-    off = ", or off" if setting.optional else ""
-    in_words = "" if str(setting.low) == setting.words(setting.low) else f" ({setting.allowed})"
-    return PolicyRefused(
-        f"{setting.name} = {_shown(value)} is not allowed: "
-        f"{setting.low} to {setting.high}{off}{in_words}."
-    )
+    return PolicyRefused(f"{setting.name} = {_shown(value)} is not allowed: {setting.bounds}.")
 
 
 def _shown(value: object) -> str:

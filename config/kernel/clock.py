@@ -11,18 +11,10 @@ process at once by replacing it.
 
 from datetime import UTC, datetime, timedelta
 
-from django.db import connection, models
+from django.db import connection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-
-
-class RelayNow(models.Func):
-    """`relay_now()` as an expression, for reads that also want to know the time."""
-
-    function = "relay_now"
-    output_field = models.DateTimeField()
-    arity = 0
 
 
 def read() -> datetime:

@@ -28,6 +28,13 @@ def assert_no_transaction() -> None:
         raise RuntimeError("This must not run inside a transaction.")
 
 
+def limit_lock_waits(milliseconds: int) -> None:
+    """Wait no longer than this for any lock in what is left of the running transaction."""
+    assert_in_transaction()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{milliseconds}ms"])
+
+
 def is_lock_timeout(error: DatabaseError) -> bool:
     """Whether PostgreSQL gave up waiting for a lock (SQLSTATE 55P03)."""
     return isinstance(error.__cause__, psycopg.errors.LockNotAvailable)

@@ -2,10 +2,10 @@
 
 Without RELAY_KEYS_FILE every purpose has one key, derived from SECRET_KEY. With it, a JSON
 file says for each purpose which key is current, which others are still honoured, and which
-are retired:
+of them are retired, that is, only known in order to say that what they sealed is over:
 
     {"cursor": {"current": 2, "keys": {"1": "<base64url of 32 bytes>", "2": "…"},
-                "retired": [0]}, …}
+                "retired": [1]}, …}
 
 A key id is a number from 0 to 255: one byte of what it protects.
 """
@@ -89,7 +89,10 @@ def _parse_ring(entry: dict[str, Any]) -> KeyRing:
     honoured = {int(name): Key(int(name), _decode(text)) for name, text in entry["keys"].items()}
     if not all(0 <= key_id <= 255 for key_id in honoured):
         raise ValueError("a key id is a number from 0 to 255")
-    return KeyRing(honoured[int(entry["current"])], honoured, frozenset(entry.get("retired", [])))
+    retired = frozenset(int(key_id) for key_id in entry.get("retired", []))
+    if not retired <= honoured.keys() - {int(entry["current"])}:
+        raise ValueError("a retired key is one of the keys, and not the current one")
+    return KeyRing(honoured[int(entry["current"])], honoured, retired)
 
 
 def _decode(text: str) -> bytes:

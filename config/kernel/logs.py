@@ -73,8 +73,10 @@ def _reduce(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mutab
     if record.name == "relay" and fields is not None:
         return {**kept, "event": record.msg, **fields}
     kept |= {"event": "library", "logger": record.name}
-    if record.exc_info and record.exc_info[1] is not None:
-        kept["error"] = where(record.exc_info[1])
+    # structlog takes the exception from the record and puts it into the line.
+    _, error, _ = line.get("exc_info") or record.exc_info or (None, None, None)
+    if error is not None:
+        kept["error"] = where(error)
     return kept
 
 

@@ -8,6 +8,7 @@ from binascii import crc32
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import Model, QuerySet
 
 
 def shard_of_device(device_id: UUID) -> int:
@@ -18,3 +19,17 @@ def shard_of_device(device_id: UUID) -> int:
 def shard_of_hash(digest: bytes) -> int:
     """The shard of a row that is keyed by a hash."""
     return crc32(digest) % int(settings.RELAY_SHARDS)
+
+
+def all_shards() -> range:
+    """Every shard of this instance."""
+    return range(int(settings.RELAY_SHARDS))
+
+
+def shards_where(rows: QuerySet[Model]) -> list[int]:
+    """The shards in which there are such rows.
+
+    One probe a shard: each follows an index that begins with `shard` to its first row. A
+    DISTINCT over all shards would read every entry of that index, due or not.
+    """
+    return [shard for shard in all_shards() if rows.filter(shard=shard).exists()]

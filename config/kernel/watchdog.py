@@ -70,13 +70,11 @@ class Watchdog:
 
 def _cut(wrapper: Any) -> None:
     """Shut the connection's socket, so that whoever waits on it wakes up with an error."""
-    held = wrapper.connection
-    if held is None or held.closed:
-        return
     try:
+        held = wrapper.connection
         duplicate = os.dup(held.pgconn.socket)
-    except (OSError, ValueError):
-        return
+    except Exception:
+        return  # no connection, or its thread closes it just now: nothing to wake up
     with socket.socket(fileno=duplicate) as line:
         try:
             line.shutdown(socket.SHUT_RDWR)

@@ -170,7 +170,7 @@ class Trial:
         code, output, errors = self._manage(values, kind, *arguments).run(self.signals)
         if code == 0:
             return dict(json.loads(output))
-        if "exist" not in errors.lower():
+        if "exists" not in errors.lower():
             raise TrialError(f"Making the first {kind} failed:\n{errors}")
         say(
             f"This database has its {kind} from before, whose secret is not known here; "

@@ -1,6 +1,6 @@
 """Adding events to the outbox, inside the business transaction (OUTBOX.md, "Added")."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from uuid import UUID
 
@@ -29,22 +29,27 @@ def events_add(*, topic: str, shard: int, device_ids: Iterable[UUID], now: datet
     )
 
 
-def security_event_add(
-    *, event_id: UUID, kind: str, shard: int, device_id: UUID, now: datetime
+def security_events_add(
+    *, kind: str, shard: int, devices: Mapping[UUID, UUID], now: datetime
 ) -> None:
-    """Write down something that an admin should know of.
+    """Write down, by event id, at which queues something happened that an admin should know of.
 
-    The caller gives the id: a second event of that id while the first is on its way adds
+    The caller gives the ids: a second event of an id while the first is on its way adds
     nothing.
     """
     assert_in_transaction()
-    event = Event(
-        shard=shard,
-        event_id=event_id,
-        topic=SECURITY,
-        kind=kind,
-        device_id=device_id,
-        next_at=now,
-        created_at=now,
+    Event.objects.bulk_create(
+        [
+            Event(
+                shard=shard,
+                event_id=event_id,
+                topic=SECURITY,
+                kind=kind,
+                device_id=device_id,
+                next_at=now,
+                created_at=now,
+            )
+            for event_id, device_id in sorted(devices.items())
+        ],
+        ignore_conflicts=True,
     )
-    Event.objects.bulk_create([event], ignore_conflicts=True)

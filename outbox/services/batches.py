@@ -9,6 +9,7 @@ from uuid import UUID
 
 from config.kernel import clock, sql
 from config.kernel.database import assert_in_transaction
+from config.kernel.shards import shards_where
 from outbox.models import Batch
 
 #: Rows of batches are kept so long after their claim. Back-pressure looks at the last minute,
@@ -73,8 +74,7 @@ def topic_of(delivery: Delivery) -> str | None:
 
 def shards_with_old_batches(*, now: datetime) -> list[int]:
     """Where there is something to prune."""
-    old = Batch.objects.filter(claimed_at__lte=now - KEPT).order_by("shard")
-    return list(old.values_list("shard", flat=True).distinct())
+    return shards_where(Batch.objects.filter(claimed_at__lte=now - KEPT))
 
 
 def batches_prune(*, shard: int, now: datetime, most: int) -> int:

@@ -26,9 +26,9 @@ from typing import Any
 from uuid import UUID
 
 import uuid_utils.compat
-from django.conf import settings
 
 from config.kernel import clock, sql
+from config.kernel.shards import all_shards
 from outbox.models import Batch
 from outbox.services.batches import ClaimedBatch
 from outbox.topics import Topic
@@ -57,16 +57,16 @@ def due_places(*, topics: Iterable[str], now: datetime) -> list[Due]:
     if not names:
         return []
     parameters: dict[str, Any] = {f"topic_{number}": name for number, name in enumerate(names)}
-    statement = _due_statement(len(names), int(settings.RELAY_SHARDS))
+    statement = _due_statement(len(names), all_shards())
     return [Due(**row) for row in sql.rows(statement, {**parameters, "now": now})]
 
 
 @cache
-def _due_statement(topics: int, shards: int) -> str:
+def _due_statement(topics: int, shards: range) -> str:
     arm = sql.load(_SQL / "due.sql")
     arms = (
         arm.replace("%(shard)s", str(shard)).replace("%(topic)s", f"%(topic_{number})s")
-        for shard in range(shards)
+        for shard in shards
         for number in range(topics)
     )
     return " UNION ALL ".join(arms) + " ORDER BY next_at"

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 
 from config.kernel import clock
 from config.kernel.database import assert_in_transaction
+from config.kernel.shards import shards_where
 from outbox.models import Event, EventState
 
 
@@ -35,7 +36,7 @@ class Chosen:
 
     def shards(self) -> list[int]:
         """Where they are, in the order of the locks."""
-        return sorted(self.rows().order_by("shard").values_list("shard", flat=True).distinct())
+        return shards_where(self.rows())
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,15 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """No such address."""
+    if request.path.startswith(_CONSOLE):
+        return defaults.page_not_found(request, exception)
     return problem_response(NotFound(), request_id_of(request))
 
 
 def server_error(request: HttpRequest, **_: Any) -> HttpResponse:
     """An exception that no view handled; the database's own become a 503."""
+    if request.path.startswith(_CONSOLE):
+        return defaults.server_error(request)
     error = sys.exc_info()[1]
     request_id = request_id_of(request)
     problem = problem_of(error if isinstance(error, Exception) else Exception(), request_id)

@@ -6,21 +6,28 @@ from email.message import Message
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
 from django.http import HttpRequest
+from rest_framework.request import Request
 
 from config.kernel import strict_json
+from config.kernel.lines import Lines
 from config.kernel.problems import (
     FieldError,
     IdempotencyKeyInvalid,
     IdempotencyKeyMissing,
     MalformedRequest,
     NotAcceptable,
+    RateLimited,
     RequestTooLarge,
     UnsupportedMediaType,
     ValidationFailed,
 )
 
 MOST_BODY_BYTES = 8 * 2**20
+#: Reading a body takes a thread until it is there: of one caller a quarter of them at most.
+BODIES = Lines(seats=int(settings.RELAY_WEB_THREADS) // 4)
+_TOO_SLOW = "Bodies of this caller are on their way and do not come."
 _LONGEST_KEY = 255
 _PRINTABLE = re.compile(r"[ -~]+")
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # an sf-string of RFC 8941
@@ -28,10 +35,11 @@ _ESCAPED = re.compile(r'\\(["\\])')
 _ANY_JSON = {"*/*", "application/*", "application/json", "application/problem+json"}
 
 
-def json_body(request: HttpRequest) -> dict[str, Any]:
+def json_body(request: Request) -> dict[str, Any]:
     """The JSON object of the body.
 
-    Raises UnsupportedMediaType, RequestTooLarge and MalformedRequest.
+    Raises UnsupportedMediaType, RequestTooLarge and MalformedRequest, and RateLimited when
+    other bodies of the same caller are on their way and do not come.
     """
     content_type = Message()
     content_type["Content-Type"] = request.META.get("CONTENT_TYPE") or "text/plain"
@@ -40,10 +48,12 @@ def json_body(request: HttpRequest) -> dict[str, Any]:
         raise UnsupportedMediaType
     if "HTTP_CONTENT_ENCODING" in request.META:
         raise UnsupportedMediaType
-    return strict_json.loads_object(_raw_body(request))
+    with BODIES.place(request.user, lambda: RateLimited(_TOO_SLOW)):
+        raw = _raw_body(request)
+    return strict_json.loads_object(raw)
 
 
-def _raw_body(request: HttpRequest) -> bytes:
+def _raw_body(request: Request) -> bytes:
     """The body, whether its length was announced or it came in chunks."""
     announced = request.META.get("CONTENT_LENGTH") or ""
     if announced and not announced.isdecimal():
@@ -55,7 +65,7 @@ def _raw_body(request: HttpRequest) -> bytes:
         raw = _read(request.META["wsgi.input"], wanted)
     except OSError as error:
         raise MalformedRequest("The body broke off.") from error
-    request.relay_body_read = True  # type: ignore[attr-defined]
+    request._request.relay_body_read = True  # type: ignore[attr-defined]
     if len(raw) > MOST_BODY_BYTES:
         raise RequestTooLarge
     if announced and len(raw) < wanted:
@@ -86,8 +96,12 @@ def check_accept(request: HttpRequest) -> None:
 
 def check_query(request: HttpRequest, allowed: frozenset[str]) -> None:
     """Raises ValidationFailed for a query parameter that is unknown or there twice."""
+    try:
+        parameters = list(request.GET.lists())
+    except SuspiciousOperation:  # more of them than Django cares to parse
+        raise ValidationFailed("Too many query parameters.") from None
     errors = []
-    for name, values in request.GET.lists():
+    for name, values in parameters:
         if name not in allowed:
             errors.append(FieldError(_pointer(name), "Unknown query parameter."))
         elif len(values) > 1:

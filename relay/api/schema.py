@@ -31,6 +31,7 @@ BODY = (
     problems.MalformedRequest,
     problems.UnsupportedMediaType,
     problems.RequestTooLarge,
+    problems.RateLimited,
 )
 KEY = (
     problems.IdempotencyKeyInvalid,
@@ -39,6 +40,9 @@ KEY = (
 )
 
 _REQUEST_ID = "817e2c55f05cb82d"
+#: Bare, where a server strips blanks at both ends and a quotation mark opens the other form; or
+#: an sf-string of RFC 8941.
+_KEY_PATTERN = r'^(?:[!#-~](?:[ -~]{0,253}[!-~])?|"(?:[ !#-\[\]-~]|\\["\\]){1,255}")$'
 _KEY_TEXT = (
     "Names this request: 1 to 255 printable ASCII characters, bare or as a quoted structured "
     "field. The same key with the same request gets the first answer again, for at least 24 h."
@@ -104,6 +108,14 @@ def operation(
     )
 
 
+def refuse_unknown_members(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Say of every request body what StrictSerializer does (drf-spectacular's hook)."""
+    schemas = result["components"]["schemas"]
+    for name in ("Submission", "Batch", "Acknowledgement", "DevicePut"):
+        schemas[name]["additionalProperties"] = False
+    return result
+
+
 def example(name: str, value: Any, *, status: int | None = None) -> OpenApiExample:
     """A real request (no status) or answer."""
     if status is None:
@@ -114,7 +126,7 @@ def example(name: str, value: Any, *, status: int | None = None) -> OpenApiExamp
 def _key_parameter(*, required: bool) -> OpenApiParameter:
     return OpenApiParameter(
         "Idempotency-Key",
-        {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+        {"type": "string", "pattern": _KEY_PATTERN},
         OpenApiParameter.HEADER,
         required=required,
         description=_KEY_TEXT,

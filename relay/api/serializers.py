@@ -23,7 +23,8 @@ class StrictSerializer(serializers.Serializer):
         try:
             fields = super().to_internal_value(data)
         except ValidationError as invalid:
-            raise ValidationError({**errors, **invalid.detail}) from invalid
+            found: Any = invalid.detail
+            raise ValidationError({**errors, **found}) from invalid
         if errors:
             raise ValidationError(errors)
         return dict(fields)

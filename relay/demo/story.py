@@ -4,7 +4,6 @@ Two devices carry one file through a running relay, over HTTP alone. On the way 
 one submit is really lost, so that what the reference client does about it can be watched.
 """
 
-import ipaddress
 import re
 import stat
 import time
@@ -31,8 +30,9 @@ from relay.demo.client import (
     Json,
     RelayError,
 )
+from relay.demo.network import LostAnswer, open_http
+from relay.demo.words import KIB, MIB, DemoFailed, NoRelay, counted, in_units
 
-KIB, MIB = 2**10, 2**20
 PART_BYTES = 48 * KIB
 #: More would be a load test: the default rate lets about 1 MiB a second through.
 MOST_BYTES = 64 * MIB
@@ -42,14 +42,6 @@ _FIRST_ANSWER_WITHIN, _CLEAN_UP_WITHIN = 3.0, 5.0
 _PAGES, _LARGEST_PAGE = 4, 100
 _LINES_A_TRANSFER = 8
 _STYLES = {"relay": "cyan", "provisioner": "magenta", "sender": "blue", "recipient": "green"}
-
-
-class DemoFailed(Exception):  # noqa: N818 - what Django prints before the text
-    """Why the demo did not succeed, in a line for the operator."""
-
-
-class NoRelay(DemoFailed):
-    """Nothing answers at the address."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,8 @@ def plan_from(file: Path, url: str, token_file: Path | None, token: str) -> Plan
         )
     if not re.fullmatch(r"rlp1\.[0-9a-fA-F-]{36}\.[A-Za-z0-9_-]{43}", token):
         raise DemoFailed("The token is no provisioner's: those read rlp1.<uuid>.<secret>.")
-    return Plan(file.name, read_file(file), url, token)
+    name = "".join(char if char.isprintable() else "?" for char in file.name)
+    return Plan(name, read_file(file), url, token)
 
 
 def read_file(path: Path) -> bytes:
@@ -131,45 +124,6 @@ def read_file(path: Path) -> bytes:
         size, most = in_units(path.stat().st_size), in_units(MOST_BYTES)
         raise DemoFailed(f"{path} has {size}; the demo carries {most} at most.")
     return content
-
-
-def open_http(url: str, lost: "LostAnswer") -> httpx.Client:
-    """Connections to the relay, past any proxy when it runs on this machine.
-
-    Raises DemoFailed for what is no http:// or https:// URL.
-    """
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise DemoFailed(f"{url} is no URL: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
-        raise DemoFailed(f"{url} is no plain http:// or https:// URL.")
-    hooks = {"response": [lost.pass_on]}
-    return httpx.Client(base_url=parsed, event_hooks=hooks, trust_env=not _is_here(parsed.host))
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-class LostAnswer:
-    """A network that loses the answer to one submit after the relay has committed it."""
-
-    def __init__(self) -> None:
-        self.armed = False
-        self.body = b""
-        self.on_loss: Callable[[], None] = lambda: None
-
-    def pass_on(self, response: httpx.Response) -> None:
-        """Let an answer through; when armed, take the next acceptance away instead."""
-        if self.armed and response.status_code == 201:
-            self.armed = False
-            self.body = response.read()  # all of it came: only the client never sees it
-            self.on_loss()
-            raise httpx.ReadTimeout("the time was up", request=response.request)
 
 
 class Timeline:
@@ -321,7 +275,7 @@ class Story:
             for part in crypto.split(self._plan.content, recipient=recipient.id, size=size)
         ]
         parts = counted(len(drafts), "part")
-        self._tell("sender", f"encrypted {parts}, each padded to {in_units(size)}")
+        self._tell("sender", f"encrypted {parts}, padded to {in_units(size)}")
         return drafts
 
     def _send(self, drafts: list[Draft], queue_takes: int) -> None:
@@ -398,7 +352,7 @@ class Story:
         if again != self._outcomes:
             raise DemoFailed("A repeated acknowledgement was answered differently.")
         known = sum(status == "acknowledged" for status in again.values())
-        self._tell("recipient", f"acknowledged again: the same {counted(known, 'answer')}")
+        self._tell("recipient", f"acknowledged again: {counted(known, 'equal answer')}")
         pending = self._tell_pending("still holds")
         kept = f"{counted(known, 'receipt')} for {counted(instance['receipt_days'], 'day')}"
         self._tell("relay", f"and {kept}; ciphertext: an hour at most")
@@ -416,19 +370,6 @@ def _queue_takes(instance: Json, drafts: list[Draft]) -> int:
     limits = instance["limits"]
     by_bytes = limits["pending_bytes"] // len(drafts[0].ciphertext)
     return max(1, int(min(limits["pending_count"], by_bytes)))
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 part`, `1,366 parts`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def in_units(size: int) -> str:
-    """A number of bytes as a person reads it: `512 bytes`, `7.4 KiB`, `48 KiB`."""
-    if size < KIB:
-        return counted(size, "byte")
-    number, unit = (size / KIB, "KiB") if size < MIB else (size / MIB, "MiB")
-    return f"{number:.1f}".removesuffix(".0") + f" {unit}"
 
 
 def _span(first: int, last: int, count: int) -> str:

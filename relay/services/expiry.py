@@ -11,7 +11,7 @@ from pathlib import Path
 from config.kernel import sql
 from quotas.models import QueueUsage
 from quotas.usage import Freed
-from relay.expiry import DUE_SQL
+from relay.expiry import DUE_SQL, PENDING_OR_DUE_SQL
 from relay.models import Outcome
 from relay.services.usage import give_back
 
@@ -22,24 +22,29 @@ INLINE_MOST = 200
 
 def expire_due(*, shard: int, usages: Sequence[QueueUsage], now: datetime, most: int) -> int:
     """Expire what is due in these locked queues of one shard; returns how many."""
-    return _flip(DUE_SQL, Outcome.EXPIRED, shard=shard, usages=usages, now=now, most=most)
+    return _flip(DUE_SQL, Outcome.EXPIRED, shard, usages, now, most=most, most_each=most)
+
+
+def expire_inline(*, shard: int, usages: Sequence[QueueUsage], now: datetime) -> int:
+    """The same on the way of a submit: at most INLINE_MOST of each queue."""
+    most = INLINE_MOST * len(usages)
+    return _flip(DUE_SQL, Outcome.EXPIRED, shard, usages, now, most=most, most_each=INLINE_MOST)
 
 
 def purge_closed(*, shard: int, usages: Sequence[QueueUsage], now: datetime, most: int) -> int:
     """End everything pending in these locked, closed queues of one shard; returns how many."""
-    return _flip(
-        "outcome = 'pending'", Outcome.PURGED, shard=shard, usages=usages, now=now, most=most
-    )
+    return _flip(PENDING_OR_DUE_SQL, Outcome.PURGED, shard, usages, now, most=most, most_each=most)
 
 
 def _flip(
     predicate: str,
     outcome: Outcome,
-    *,
     shard: int,
     usages: Sequence[QueueUsage],
     now: datetime,
+    *,
     most: int,
+    most_each: int,
 ) -> int:
     statement = sql.load(_FLIP).replace("{predicate}", predicate)
     parameters = {
@@ -48,6 +53,7 @@ def _flip(
         "outcome": str(outcome),
         "now": now,
         "most": most,
+        "most_each": most_each,
     }
     freed = [
         Freed(row["device_id"], int(row["count"]), int(row["bytes"]))

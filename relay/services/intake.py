@@ -13,15 +13,16 @@ from uuid import UUID, uuid5
 
 from config.kernel import clock, logs, pseudonyms
 from config.kernel.problems import MessageIdConflict, RecipientQuotaExceeded, RecipientUnknown
-from outbox.services.adding import events_add, security_event_add
+from outbox.services.adding import events_add, security_events_add
 from quotas import usage as queue
 from relay.fingerprints import envelope_fingerprint, is_same_ciphertext
 from relay.models import Body, Envelope
-from relay.services.expiry import INLINE_MOST, expire_due
+from relay.services.expiry import expire_inline
 from relay.services.submissions import Rules, Submission
 
 #: Names security events, one a queue, kind and hour.
 _SECURITY_NAMESPACE = UUID("5a0c9cf0-5f7c-4b53-9c52-3a5c8f0d7b11")
+_CONFLICT_KIND = "message_id_conflict"
 
 CONFLICT = logs.event("submit.conflict", "device")
 
@@ -43,6 +44,7 @@ class Intake:
     lines: dict[UUID, queue.Line]
     known: dict[tuple[UUID, UUID], Envelope]
     accepted: list[tuple[Envelope, bytes]] = field(default_factory=list)
+    conflicts: dict[UUID, Envelope] = field(default_factory=dict)
 
     @classmethod
     def open(cls, submissions: Sequence[Submission], rules: Rules) -> "Intake":
@@ -81,7 +83,11 @@ class Intake:
         return Verdict(envelope, is_new=True)
 
     def write(self) -> None:
-        """Store what was accepted, and tell the outbox: one wake for each queue."""
+        """Store what was accepted, and tell the outbox.
+
+        One wake for each queue, and a security event for each that saw a conflict, whatever
+        became of the entry: that is for an admin to know.
+        """
         by_shard: dict[int, list[tuple[Envelope, bytes]]] = defaultdict(list)
         for envelope, ciphertext in self.accepted:
             by_shard[envelope.shard].append((envelope, ciphertext))
@@ -93,6 +99,7 @@ class Intake:
         for shard, entries in sorted(by_shard.items()):
             device_ids = {envelope.device_id for envelope, _ in entries}
             events_add(topic="wake", shard=shard, device_ids=sorted(device_ids), now=self.now)
+        self._report_conflicts()
 
     def _look_up(self, shard: int, entries: Iterable[Submission]) -> None:
         """Envelopes under the same message ids, and receipts of those that went."""
@@ -120,8 +127,7 @@ class Intake:
         ]
         if not full:
             return
-        most = INLINE_MOST * len(full)
-        if expire_due(shard=shard, usages=full, now=self.now, most=most):
+        if expire_inline(shard=shard, usages=full, now=self.now):
             again = queue.usage_lock_all(
                 shard=shard, device_ids=[usage.device_id for usage in full]
             )
@@ -136,22 +142,19 @@ class Intake:
             ciphertext=submission.ciphertext,
         )
         if not same:
-            self._report_conflict(existing)
+            self.conflicts[existing.device_id] = existing
             raise MessageIdConflict
         return Verdict(existing, is_new=False)
 
-    def _report_conflict(self, existing: Envelope) -> None:
-        """A security event, one a queue and hour however often it happens."""
-        kind = "message_id_conflict"
-        name = f"{kind}/{existing.device_id}/{self.now:%Y-%m-%dT%H}"
-        security_event_add(
-            event_id=uuid5(_SECURITY_NAMESPACE, name),
-            kind=kind,
-            shard=existing.shard,
-            device_id=existing.device_id,
-            now=self.now,
-        )
-        CONFLICT(device=pseudonyms.of_device(existing.device_id))
+    def _report_conflicts(self) -> None:
+        """A security event a queue, one an hour however often it happens."""
+        by_shard: dict[int, dict[UUID, UUID]] = defaultdict(dict)
+        for device_id, existing in self.conflicts.items():
+            name = f"{_CONFLICT_KIND}/{device_id}/{self.now:%Y-%m-%dT%H}"
+            by_shard[existing.shard][uuid5(_SECURITY_NAMESPACE, name)] = device_id
+            CONFLICT(device=pseudonyms.of_device(device_id))
+        for shard, devices in sorted(by_shard.items()):
+            security_events_add(kind=_CONFLICT_KIND, shard=shard, devices=devices, now=self.now)
 
     def _envelope(self, line: queue.Line, submission: Submission) -> Envelope:
         place = line.take(now=self.now, size=submission.size)

@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from django.utils import timezone
+from django.db import transaction
 
-from config.kernel import advisory
+from config.kernel import advisory, clock
 from relay.models import RetentionPolicy
 from relay.selectors.retention import (
     RETENTION_IN_FORCE,
@@ -24,8 +24,8 @@ def retention_write_version(**changes: Any) -> tuple[Retention, Retention]:
     advisory.hold_until_commit(advisory.AdvisoryLock.POLICY_VERSION)
     before = newest_retention()
     values = {**asdict(before), **changes, "version": before.version + 1}
-    policy = RetentionPolicy(**values, created_at=timezone.now())
+    policy = RetentionPolicy(**values, created_at=clock.read())
     policy.full_clean()
     policy.save(force_insert=True)
-    RETENTION_IN_FORCE.forget()
+    transaction.on_commit(RETENTION_IN_FORCE.forget)
     return before, retention_of(policy)

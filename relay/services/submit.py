@@ -28,7 +28,9 @@ def submit(*, caller: Caller, key: str, submission: Submission) -> Answer:
 def _accept(submission: Submission, rules: Rules) -> Effect:
     rules.check(submission)
     intake = Intake.open([submission], rules)
-    verdict = intake.judge(submission)
-    intake.write()
+    try:
+        verdict = intake.judge(submission)
+    finally:
+        intake.write()  # of a conflict, its security event
     status = 201 if verdict.is_new else 200
     return Effect(status, accepted_document(verdict.envelope), intake.now)

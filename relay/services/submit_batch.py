@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from config.kernel import clock
+from config.kernel.database import limit_lock_waits
 from config.kernel.problems import Problem
 from idempotency.fingerprints import Field, request_fingerprint
 from relay.callers import Caller
@@ -13,6 +14,9 @@ from relay.services.submissions import Rules, Submission, accepted_document
 
 ROUTE = "POST /v1/envelopes/batch"
 MOST = 100
+#: A batch holds the queues that it has while it waits for the next one. Were one stuck, its
+#: neighbours would wait along for as long as this.
+LOCK_WAIT_MS = 300
 
 
 def submit_batch(*, caller: Caller, key: str, submissions: Sequence[Submission]) -> Answer:
@@ -37,6 +41,7 @@ def _accept_each(submissions: Sequence[Submission], rules: Rules) -> Effect:
     allowed = [entry for index, entry in enumerate(submissions) if index not in refused]
     if not allowed:
         return Effect(422, _document(submissions, refused, {}), clock.read())
+    limit_lock_waits(LOCK_WAIT_MS)
     intake = Intake.open(allowed, rules)
     results: dict[int, dict[str, Any]] = {}
     for index, submission in enumerate(submissions):

@@ -22,6 +22,7 @@ from django.db.models import Exists, OuterRef
 
 from config.kernel import clock, sql
 from config.kernel.database import durable_transaction
+from config.kernel.shards import shards_where
 from idempotency import services as idempotency
 from outbox.services import batches
 from quotas import usage as queue
@@ -52,8 +53,7 @@ class Sweep:
 
 
 def _expire_shards(now: datetime) -> list[int]:
-    due = Envelope.objects.filter(due_at(now)).order_by("shard")
-    return list(due.values_list("shard", flat=True).distinct())
+    return shards_where(Envelope.objects.filter(due_at(now)))
 
 
 def _expire(shard: int, now: datetime, most: int) -> int:
@@ -100,8 +100,7 @@ def _remove_empty(shard: int, most: int) -> int:
 
 
 def _clean_shards(now: datetime) -> list[int]:
-    due = Envelope.objects.filter(cleanup_after__lte=now, cleaned_at__isnull=True)
-    return list(due.order_by("shard").values_list("shard", flat=True).distinct())
+    return shards_where(Envelope.objects.filter(cleanup_after__lte=now, cleaned_at__isnull=True))
 
 
 def _clean(shard: int, now: datetime, most: int) -> int:
@@ -109,8 +108,7 @@ def _clean(shard: int, now: datetime, most: int) -> int:
 
 
 def _lapse_shards(now: datetime) -> list[int]:
-    due = Envelope.objects.filter(receipt_until__lte=now, cleaned_at__isnull=False)
-    return list(due.order_by("shard").values_list("shard", flat=True).distinct())
+    return shards_where(Envelope.objects.filter(receipt_until__lte=now, cleaned_at__isnull=False))
 
 
 def _lapse(shard: int, now: datetime, most: int) -> int:
@@ -118,7 +116,9 @@ def _lapse(shard: int, now: datetime, most: int) -> int:
 
 
 def _execute(name: str, shard: int, now: datetime, most: int) -> int:
-    return sql.execute(sql.load(_SQL / name), {"shard": shard, "now": now, "most": most})
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    parameters = {"shard": shard, "now": now, "today": today, "most": most}
+    return sql.execute(sql.load(_SQL / name), parameters)
 
 
 def _prune_shards(now: datetime) -> list[int]:

@@ -2,12 +2,19 @@
 -- {predicate} is DUE_SQL of relay.expiry, or just "outcome = 'pending'" for a closed queue.
 -- The caller holds the usage rows of all these queues, so nothing else flips them meanwhile.
 WITH ending AS MATERIALIZED (
-    SELECT device_id, seq
-      FROM relay_envelope
-     WHERE shard = %(shard)s
-       AND device_id = ANY(%(device_ids)s)
-       AND {predicate}
-     ORDER BY device_id, seq
+    -- So many of each queue, so that a long one leaves the others their share; so many in all.
+    SELECT queue.device_id, mine.seq
+      FROM unnest(%(device_ids)s::uuid[]) AS queue (device_id)
+     CROSS JOIN LATERAL (
+           SELECT seq
+             FROM relay_envelope
+            WHERE shard = %(shard)s
+              AND relay_envelope.device_id = queue.device_id
+              AND {predicate}
+            ORDER BY seq
+            LIMIT %(most_each)s
+           ) AS mine
+     ORDER BY queue.device_id, mine.seq
      LIMIT %(most)s
 ), flipped AS (
     UPDATE relay_envelope AS envelope

@@ -1,4 +1,5 @@
--- Remove the ciphertext of envelopes that ended, and turn their rows into receipts.
+-- Remove the ciphertext of envelopes that ended, and turn their rows into receipts, which say
+-- neither how large it was nor when it was acknowledged.
 -- Neither counters nor outcome change, so no usage row is needed; rows that somebody else
 -- holds just now are left for the next round.
 WITH due AS MATERIALIZED (
@@ -15,7 +16,8 @@ WITH due AS MATERIALIZED (
        AND body.device_id = due.device_id AND body.seq = due.seq
 )
 UPDATE relay_envelope AS envelope
-   SET cleaned_at = %(now)s, size = NULL, acked_at = NULL, protocol_version = NULL
+   SET cleaned_at = %(today)s, cleanup_after = NULL,
+       size = NULL, acked_at = NULL, protocol_version = NULL
   FROM due
  WHERE envelope.shard = %(shard)s
    AND envelope.device_id = due.device_id AND envelope.seq = due.seq

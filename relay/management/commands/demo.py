@@ -14,8 +14,8 @@ from relay.demo import client, crypto, story
 
 class Command(RelayCommand):
     help = (
-        "Carry FILE end-to-end encrypted between two devices through a running relay, and tell "
-        "what happens. Exits 0 only if the bytes came back equal."
+        "Carry FILE (README.md) end-to-end encrypted between two devices, through a running "
+        "relay, and tell what happens. Exits 0 only if the bytes came back equal."
     )
     refusals = (story.DemoFailed, client.RelayError, crypto.Tampered)
 
