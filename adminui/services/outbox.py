@@ -1,6 +1,7 @@
 """Deciding on dead letters, and telling the audit log why (OUTBOX.md, point 7)."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from adminui.seals import AuditRecord
 from adminui.services.audit import audit_write
@@ -37,6 +38,12 @@ class Decided:
 
     events: int
     audit: AuditRecord
+
+
+class Decide(Protocol):
+    """Requeue or discard."""
+
+    def __call__(self, *, actor: str, reason: str, chosen: Chosen) -> Decided: ...
 
 
 def outbox_preview(*, chosen: Chosen) -> Preview:

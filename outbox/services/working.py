@@ -149,7 +149,7 @@ class _Loop(SimpleWorker):
         except QUEUE_ERRORS as error:
             NOT_CLEANED(queue=self._worker.queue, error=type(error).__name__)
         finally:
-            self.last_cleaned_at = now()
+            self.last_cleaned_at = now()  # type: ignore[assignment]  # RQ infers None
 
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None

@@ -27,6 +27,7 @@ def test_a_tick_removes_what_was_acknowledged() -> None:
         "clean",
         "lapse",
         "prune",
+        "tidy",
     }
 
 

@@ -14,8 +14,8 @@ from config.kernel import advisory, database
 from config.kernel.database import durable_transaction
 from idempotency import services as idempotency
 from idempotency.models import Record
-from outbox import services as outbox
 from outbox.models import Event
+from outbox.services import adding as outbox
 from quotas import usage as line
 from quotas.models import QueueUsage
 from relay.models import Envelope
