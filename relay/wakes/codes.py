@@ -11,7 +11,7 @@ class Code(StrEnum):
 
     # Done.
     SENT = "SENT"
-    COALESCED = "COALESCED"  # another event of the device, in the same batch, speaks for it
+    COALESCED = "COALESCED"  # another event of the device speaks for it
     NOT_NEEDED = "NOT_NEEDED"  # disabled, not registered, or no mail waits
     NO_GATEWAY = "NO_GATEWAY"  # registered with a gateway that this instance does not have
     GONE = "GONE"  # the registration is dead, and dropped
@@ -22,6 +22,7 @@ class Code(StrEnum):
     UNAVAILABLE = "UNAVAILABLE"  # 503, and it says when to come back
     HOST_AWAY = "HOST_AWAY"  # the host did not answer a moment ago: not even tried
     LOOKUPS_BUSY = "LOOKUPS_BUSY"
+    REDIS_AWAY = "REDIS_AWAY"
 
     # Failed.
     SEALED_SHUT = "SEALED_SHUT"  # no key of ours opens the registration

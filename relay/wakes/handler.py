@@ -1,7 +1,7 @@
 """The outbox's handler for wakes (OUTBOX.md, points 5 to 7).
 
-    devices, each once → whom it is of use to, in one read → calls, in a bounded pool
-    → dead registrations dropped → one settlement an event
+    who came again is struck out → devices, each once → whom it is of use to, in one read
+    → calls, in a bounded pool → dead registrations dropped → one settlement an event
 
 Of a device's events one speaks for all: it gets the verdict, the others are done with it. So
 neither a burst of mail nor a broken endpoint leaves more than one event behind. It is the one
@@ -25,6 +25,7 @@ from relay.selectors.wakes import wake_targets
 from relay.services.wakes import wake_drop
 from relay.wakes import verdicts, wiring
 from relay.wakes.codes import Code
+from relay.wakes.recent import RedisAwayError
 from relay.wakes.scheduling import Task, run_all
 from relay.wakes.senders import Outcome, Sender
 from relay.wakes.verdicts import Verdict
@@ -32,6 +33,8 @@ from relay.wakes.wiring import Parts
 
 #: Seconds to settle the batch in, of those that the caller gave.
 _MARGIN = 0.25
+#: Seconds until a batch comes again that Redis was not there for.
+REDIS_AWAY_WAIT = 1.0
 _COALESCED = Settlement(Disposition.DONE, Code.COALESCED)
 
 HANDLED = logs.event("wake.handled", "code", "devices", level=logging.DEBUG)
@@ -44,11 +47,13 @@ def handle(events: Sequence[EventRef], seconds: float) -> Mapping[UUID, Settleme
     assert_no_transaction()
     if not events:
         return {}
-    by_device: dict[UUID, list[EventRef]] = defaultdict(list)
-    for event in events:
-        by_device[event.device_id].append(event)
-    speakers = {device_id: min(same, key=_order) for device_id, same in by_device.items()}
-    found = _wake(speakers, parts=wiring.parts(), until=until)
+    speakers = _speakers(events)
+    parts = wiring.parts()
+    try:  # before anything is read about the devices: see relay.wakes.recent
+        parts.recent.strike_out((event.device_id, event.event_id) for event in events)
+        found = _wake(speakers, parts=parts, until=until)
+    except RedisAwayError:
+        found = dict.fromkeys(speakers, verdicts.later(Code.REDIS_AWAY, REDIS_AWAY_WAIT))
     _report(found.values())
     settlements = {event.event_id: _COALESCED for event in events}
     for device_id, speaker in speakers.items():
@@ -56,6 +61,14 @@ def handle(events: Sequence[EventRef], seconds: float) -> Mapping[UUID, Settleme
         if device_id in found:
             settlements[speaker.event_id] = found[device_id].settlement
     return settlements
+
+
+def _speakers(events: Iterable[EventRef]) -> dict[UUID, EventRef]:
+    """The event that speaks for each device."""
+    by_device: dict[UUID, list[EventRef]] = defaultdict(list)
+    for event in events:
+        by_device[event.device_id].append(event)
+    return {device_id: min(same, key=_order) for device_id, same in by_device.items()}
 
 
 def _order(event: EventRef) -> tuple[int, float]:

@@ -36,6 +36,7 @@ class _Wake:
     """A wake that is ready to go: for whom, to where, and how its call is made."""
 
     target: Target
+    event_id: UUID
     transport: Transport
     host: str
     call: Callable[[datetime], Call] = field(repr=False)
@@ -83,7 +84,7 @@ class Sender:
                 now=now,
             )
 
-        return _Wake(target, Transport.WEBPUSH, webpush.origin_of(registration), call)
+        return _Wake(target, event_id, Transport.WEBPUSH, webpush.origin_of(registration), call)
 
     def _to_gateway(
         self,
@@ -97,7 +98,7 @@ class Sender:
                 registration=registration, event_id=event_id, gateway=address, now=now
             )
 
-        return _Wake(target, Transport.GATEWAY, address.origin, call)
+        return _Wake(target, event_id, Transport.GATEWAY, address.origin, call)
 
     def _outcome(self, wake: _Wake) -> Outcome:
         """In a thread of the pool; must not raise, or the neighbours' wakes would be lost."""
@@ -112,7 +113,9 @@ class Sender:
         if hosts.is_away(wake.host):
             return verdicts.later(Code.HOST_AWAY, verdicts.AWAY_WAIT)
         if not self._parts.recent.take(wake.target.device_id):
-            return verdicts.later(Code.DEBOUNCED, DEBOUNCED_WAIT)
+            if self._parts.recent.comes_again(wake.target.device_id, wake.event_id):
+                return verdicts.later(Code.DEBOUNCED, DEBOUNCED_WAIT)
+            return verdicts.done(Code.COALESCED)
         began = time.monotonic()
         seconds = min(whole, self._end_before - began)
         now = self._now + timedelta(seconds=began - self._read_at)

@@ -4,8 +4,10 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 import redis
@@ -17,13 +19,13 @@ from config.kernel.database import durable_transaction
 from outbox import topics
 from outbox.topics import Disposition, Settlement
 from relay.models import Device, Envelope
-from relay.selectors.wakes import wake_targets
+from relay.selectors.wakes import Target, wake_targets
 from relay.services.devices import device_disable_by_operator
-from relay.wakes import wiring
+from relay.wakes import handler, wiring
 from relay.wakes.codes import Code
 from relay.wakes.handler import handle
 from relay.wakes.hosts import PAUSE_SECONDS, STRIKES, Hosts
-from relay.wakes.recent import mark_of
+from relay.wakes.recent import Recent, mark_of
 from relay.wakes.registrations import Gateway, seal
 from relay.wakes.scheduling import Task
 from relay.wakes.senders import Outcome, Sender
@@ -276,6 +278,11 @@ def test_a_gateway_that_is_away_is_left_alone_for_a_while(wired: Wiring) -> None
         assert Counter(handle(gateway_events(5), 20).values()) == {TIMED_OUT: 1, AWAY: 4}
 
 
+def end_mark(device_id: UUID) -> None:
+    """The time of a device's mark is over."""
+    assert redis.Redis.from_url(settings.REDIS_URL).delete(mark_of(device_id)) == 1
+
+
 def test_the_last_envelope_of_a_burst_gets_a_wake_too(wired: Wiring, gateway: HttpServer) -> None:
     wired.use_gateway(gateway.url())
     wired.set(WAKE_DEBOUNCE_MS=60_000)
@@ -288,9 +295,62 @@ def test_the_last_envelope_of_a_burst_gets_a_wake_too(wired: Wiring, gateway: Ht
         apart.event_id: SENT,
     }
     assert len(gateway.received) == 2
-    redis.Redis.from_url(settings.REDIS_URL).delete(mark_of(device_id))  # its time is over
+    end_mark(device_id)
     assert handle([third], 20) == {third.event_id: SENT}
     assert [json.loads(each.body)["handle"] for each in gateway.received] == ["one", "other", "one"]
+
+
+def test_of_a_burst_over_several_batches_one_event_comes_again(
+    wired: Wiring, gateway: HttpServer
+) -> None:
+    wired.use_gateway(gateway.url())
+    wired.set(WAKE_DEBOUNCE_MS=60_000)
+    device_id = gateway_device()
+    first, held, *more = (event(device_id) for _ in range(6))
+    assert handle([first], 20) == {first.event_id: SENT}
+    assert handle([held], 20) == {held.event_id: DEBOUNCED}
+    for each in more[:2]:
+        assert handle([each], 20) == {each.event_id: COALESCED}
+    assert handle([held], 20) == {held.event_id: DEBOUNCED}
+    assert handle([more[2]], 20) == {more[2].event_id: COALESCED}
+    end_mark(device_id)
+    assert handle([held], 20) == {held.event_id: SENT}
+    # That wake is over: for mail that comes now somebody has to come again.
+    assert handle([more[3]], 20) == {more[3].event_id: DEBOUNCED}
+    assert len(gateway.received) == 2
+
+
+def test_mail_that_comes_while_another_wake_is_being_read_for_is_not_done_with(
+    wired: Wiring, gateway: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event that comes again may have read the queue before the mail was there."""
+    wired.use_gateway(gateway.url())
+    wired.set(WAKE_DEBOUNCE_MS=60_000)
+    device_id = gateway_device()
+    first, held, late = event(device_id), event(device_id), event(device_id)
+    handle([first], 20)
+    handle([held], 20)
+    found: list[Mapping[UUID, Settlement]] = []
+
+    def read(**wanted: Any) -> list[Target]:
+        targets = wake_targets(**wanted)
+        monkeypatch.setattr(handler, "wake_targets", wake_targets)
+        found.append(handle([late], 20))  # another worker, at this very moment
+        return targets
+
+    monkeypatch.setattr(handler, "wake_targets", read)
+    end = handle([held], 20)
+    assert found == [{late.event_id: DEBOUNCED}]
+    assert end == {held.event_id: COALESCED}  # since the late one comes again
+
+
+def test_without_redis_a_batch_comes_again_as_a_whole(wired: Wiring, gateway: HttpServer) -> None:
+    wired.use_gateway(gateway.url())
+    wired.replace(recent=Recent(redis_url="redis://127.0.0.1:1/0", milliseconds=2_000))
+    first, second = event(gateway_device()), event(gateway_device())
+    away = Settlement(Disposition.LATER, Code.REDIS_AWAY, 1.0)
+    assert handle([first, second], 20) == {first.event_id: away, second.event_id: away}
+    assert gateway.connections == 0
 
 
 def test_mail_that_was_fetched_meanwhile_needs_no_second_wake(

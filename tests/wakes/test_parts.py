@@ -18,7 +18,7 @@ from config.kernel import logs
 from relay.wakes import wiring
 from relay.wakes.handler import handle
 from relay.wakes.hosts import PAUSE_SECONDS, STRIKES, Hosts
-from relay.wakes.recent import Recent, mark_of
+from relay.wakes.recent import Recent, RedisAwayError, mark_of
 from relay.wakes.scheduling import Task, run_all
 from tests.wakes.conftest import Wiring, event, gateway_device, push_device
 from tests.wakes.servers import Answer, HttpServer
@@ -51,11 +51,34 @@ def test_a_mark_names_no_device_and_ends_by_itself() -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", None])
-def test_without_redis_a_process_remembers_for_itself(url: str | None) -> None:
+def test_without_redis_a_process_remembers_its_marks_and_everybody_comes_again(
+    url: str | None,
+) -> None:
     recent, device_id = Recent(redis_url=url, milliseconds=60_000), uuid4()
     assert recent.take(device_id)
     assert not recent.take(device_id)
     assert recent.take(uuid4())
+    assert recent.comes_again(device_id, uuid4())
+    assert recent.comes_again(device_id, uuid4())
+
+
+def test_striking_out_needs_redis_only_where_something_may_be_written() -> None:
+    events = [(uuid4(), uuid4())]
+    away = "redis://127.0.0.1:1/0"
+    with pytest.raises(RedisAwayError):
+        Recent(redis_url=away, milliseconds=1).strike_out(events)
+    Recent(redis_url=None, milliseconds=1).strike_out(events)
+    Recent(redis_url=away, milliseconds=0).strike_out(events)
+
+
+def test_an_event_strikes_out_itself_and_no_other() -> None:
+    device_id, one, other = uuid4(), uuid4(), uuid4()
+    recent = marks()
+    assert recent.comes_again(device_id, one)
+    recent.strike_out([(device_id, other), (uuid4(), one)])
+    assert not marks().comes_again(device_id, other)
+    recent.strike_out([(device_id, other), (device_id, one)])
+    assert marks().comes_again(device_id, other)
 
 
 def test_no_debounce_is_no_mark() -> None:
