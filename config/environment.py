@@ -110,16 +110,22 @@ def choice(name: str, default: str, options: tuple[str, ...]) -> str:
     return str(_declare(name, default, parse, "one of " + ", ".join(options)))
 
 
-def words(name: str, default: list[str]) -> list[str]:
-    """A comma-separated list."""
+def words(
+    name: str,
+    default: list[str],
+    *,
+    allowed: str = "a comma-separated list",
+    check: Callable[[str], bool] = lambda word: True,
+) -> list[str]:
+    """A comma-separated list; `check` says whether a word is allowed."""
 
     def parse(raw: str) -> list[str]:
         found = [word.strip() for word in raw.split(",") if word.strip()]
-        if not found:
+        if not found or not all(check(word) for word in found):
             raise ValueError(raw)
         return found
 
-    return list(_declare(name, default, parse, "a comma-separated list"))
+    return list(_declare(name, default, parse, allowed))
 
 
 def required(name: str, value: Any, why: str) -> None:

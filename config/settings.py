@@ -7,7 +7,7 @@ from pathlib import Path
 from psycopg.conninfo import conninfo_to_dict
 
 from config import environment as env
-from config.kernel import failpoints, logs
+from config.kernel import failpoints, logs, outgoing
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -78,6 +78,43 @@ RELAY_SWEEP_ROWS_PER_SECOND = env.whole(
 )
 RELAY_SWEEP_PAUSE_MS = env.whole("RELAY_SWEEP_PAUSE_MS", 5, minimum=0, maximum=10_000)
 RELAY_TICK_SECONDS = env.whole("RELAY_TICK_SECONDS", 5, minimum=1, maximum=60)
+
+# --- Wakes (docs/operations/wakes.md) --------------------------------------------------------
+WAKE_EGRESS_ALLOW = env.words(
+    "WAKE_EGRESS_ALLOW",
+    [],
+    allowed="a comma-separated list of hosts and networks",
+    check=outgoing.is_allowed_entry,
+)
+WAKE_GATEWAY_URL = env.text(
+    "WAKE_GATEWAY_URL",
+    allowed="an https:// URL, or an http:// one whose host WAKE_EGRESS_ALLOW names",
+    check=lambda value: outgoing.is_gateway_url(value, outgoing.Allowed.parse(WAKE_EGRESS_ALLOW)),
+)
+WAKE_GATEWAY_SECRET = env.text(
+    "WAKE_GATEWAY_SECRET",
+    allowed="at least 32 characters",
+    check=lambda value: len(value) >= 32,
+    secret=True,
+)
+if WAKE_GATEWAY_URL:
+    env.required("WAKE_GATEWAY_SECRET", WAKE_GATEWAY_SECRET, "it signs what WAKE_GATEWAY_URL gets")
+if WAKE_GATEWAY_SECRET:
+    env.required(
+        "WAKE_GATEWAY_URL", WAKE_GATEWAY_URL, "WAKE_GATEWAY_SECRET is of no use without it"
+    )
+WAKE_VAPID_KEY_FILE = env.existing_file("WAKE_VAPID_KEY_FILE")
+WAKE_VAPID_CONTACT = env.text(
+    "WAKE_VAPID_CONTACT",
+    allowed="a mailto: or https:// address",
+    check=lambda value: value.startswith(("mailto:", "https://")),
+)
+WAKE_CA_FILE = env.existing_file("WAKE_CA_FILE")
+# Calls at once in a worker, and of those to one host that devices chose.
+WAKE_THREADS = env.whole("WAKE_THREADS", 32, minimum=1, maximum=256)
+WAKE_PER_HOST = env.whole("WAKE_PER_HOST", 8, minimum=1, maximum=256)
+# A device that was woken less than this ago is woken again a moment later.
+WAKE_DEBOUNCE_MS = env.whole("WAKE_DEBOUNCE_MS", 2_000, minimum=0, maximum=60_000)
 
 if not _WITHOUT_DATABASE:
     env.required("DATABASE_URL", DATABASE_URL, "name your PostgreSQL, or start `manage.py up`")

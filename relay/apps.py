@@ -8,7 +8,11 @@ class RelayConfig(AppConfig):
     verbose_name = "Relay"
 
     def ready(self) -> None:
-        from relay.startup import ShardsCheck, check_keys
+        from outbox.topics import Topic, register
+        from relay.startup import ShardsCheck, check_keys, check_wakes
+        from relay.wakes.handler import handle
 
         check_keys()
+        check_wakes()
         ShardsCheck().watch()
+        register(Topic("wake", queue="wake", handler=handle))

@@ -1,10 +1,11 @@
 """What must be right before this process touches any mail.
 
-Two settings can do harm in silence: a keys file that lacks a key, and a RELAY_SHARDS that is
-not the one the database was made with, with which every device would be looked for in the
-wrong place. Both stop the process with one line.
+Some settings can do harm in silence: a keys file that lacks a key, files for wakes that hold
+something else, and a RELAY_SHARDS that is not the one the database was made with, with which
+every device would be looked for in the wrong place. Each stops the process with one line.
 """
 
+import ssl
 import sys
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.signals import connection_created
 
 from config.kernel import keys
+from relay.wakes.vapid import VapidKeyError, key_of_file
 
 _SHARDS = """
 SELECT shards FROM relay_instance WHERE id = 1
@@ -27,6 +29,19 @@ def check_keys() -> None:
             keys.ring(purpose)
         except ImproperlyConfigured as error:
             _stop(str(error))
+
+
+def check_wakes() -> None:
+    """The files that wakes need hold what they should."""
+    try:
+        if settings.WAKE_VAPID_KEY_FILE is not None:
+            key_of_file(settings.WAKE_VAPID_KEY_FILE)
+        if settings.WAKE_CA_FILE is not None:
+            ssl.create_default_context(cafile=settings.WAKE_CA_FILE)
+    except VapidKeyError as error:
+        _stop(f"WAKE_VAPID_KEY_FILE: {settings.WAKE_VAPID_KEY_FILE} holds {error}")
+    except (OSError, ValueError):
+        _stop(f"WAKE_CA_FILE: {settings.WAKE_CA_FILE} holds no readable certificates in PEM")
 
 
 class ShardsCheck:

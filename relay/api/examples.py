@@ -61,3 +61,12 @@ DEVICE_VIEW: dict[str, Any] = {
     "limits": {"envelope_bytes": 65536, "pending_count": 1000, "pending_bytes": 67108864},
     "wake": None,
 }
+WAKE_WEBPUSH: dict[str, Any] = {
+    "transport": "webpush",
+    "endpoint": "https://push.example.net/wpush/v2/gAAAAABl5c2V",
+    "p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcx"
+    "aOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
+    "auth": "BTBZMqHH6r4Tts7J_aSIgg",
+}
+WAKE_GATEWAY: dict[str, Any] = {"transport": "gateway", "handle": "a-name-that-the-gateway-knows"}
+WAKE_REGISTERED: dict[str, Any] = {"transport": "webpush"}

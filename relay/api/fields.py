@@ -6,14 +6,19 @@ import re
 from typing import Any
 from uuid import UUID
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+
+from config.kernel import outgoing
+from relay.wakes import endpoints
 
 _UUID = re.compile(
     r"(?:urn:uuid:)?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})",
     re.IGNORECASE | re.ASCII,
 )
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _SHA256_HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
@@ -87,3 +92,91 @@ class Sha256HexField(serializers.Field):
 
     def to_representation(self, value: bytes) -> str:
         return value.hex()
+
+
+class Base64UrlField(serializers.Field):
+    """So many bytes in base64url without padding, in its one canonical text."""
+
+    size = 0
+    default_error_messages = {"form": "Must be {size} bytes in base64url without padding."}
+
+    def to_internal_value(self, data: Any) -> bytes:
+        if not isinstance(data, str) or _BASE64URL.fullmatch(data) is None:
+            self.fail("form", size=self.size)
+        padded = data + "=" * (-len(data) % 4)
+        try:
+            value = base64.urlsafe_b64decode(padded)
+        except binascii.Error:
+            self.fail("form", size=self.size)
+        if len(value) != self.size or base64.urlsafe_b64encode(value).decode() != padded:
+            self.fail("form", size=self.size)
+        return value
+
+    def to_representation(self, value: bytes) -> str:
+        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+@extend_schema_field({"type": "string", "pattern": "^[A-Za-z0-9_-]{87}$"})
+class PushKeyField(Base64UrlField):
+    """`p256dh`: an uncompressed point of P-256 (RFC 8291, section 2.1)."""
+
+    size = 65
+    default_error_messages = {"point": "Must be an uncompressed point on the curve P-256."}
+
+    def to_internal_value(self, data: Any) -> bytes:
+        value = super().to_internal_value(data)
+        try:
+            ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), value)
+        except ValueError:
+            self.fail("point")
+        return value
+
+
+@extend_schema_field({"type": "string", "pattern": "^[A-Za-z0-9_-]{22}$"})
+class PushAuthField(Base64UrlField):
+    """`auth`: the authentication secret (RFC 8291, section 3.2)."""
+
+    size = 16
+
+
+@extend_schema_field({"type": "string", "format": "uri", "maxLength": outgoing.LONGEST_URL})
+class EndpointField(serializers.Field):
+    """Where a push service takes messages for one subscription."""
+
+    default_error_messages = {
+        "url": "Must be an https URL of at most 2,048 characters with a host name, and without "
+        "user name and fragment.",
+        "port": "The port must be 443, or 1024 or above.",
+        "address": "This is not an address that the relay may call.",
+    }
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("url")
+        fault = endpoints.fault_of(data)
+        if fault is not None:
+            self.fail(fault)
+        return data
+
+    def to_representation(self, value: str) -> str:
+        return value
+
+
+@extend_schema_field({"type": "string", "minLength": 1, "maxLength": 512})
+class OpaqueTextField(serializers.Field):
+    """Text that means something to somebody else; kept as it is, white space included."""
+
+    most = 512
+    default_error_messages = {"form": "Must be text of 1 to 512 characters."}
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str) or not 1 <= len(data) <= self.most:
+            self.fail("form")
+        try:
+            data.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair
+            self.fail("form")
+        return data
+
+    def to_representation(self, value: str) -> str:
+        return value

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    PolymorphicProxySerializer,
+    extend_schema,
+)
 from rest_framework.serializers import Serializer
 
 from config.kernel import problems
@@ -76,15 +82,15 @@ def operation(
     name: str,
     *,
     summary: str,
-    answers: dict[int, type[Serializer[Any]]],
-    request: type[Serializer[Any]] | None = None,
+    answers: dict[int, type[Serializer[Any]] | None],
+    request: type[Serializer[Any]] | PolymorphicProxySerializer | None = None,
     problems_met: Problems = (),
     idempotency: str = Idempotency.NONE,
     query: Iterable[OpenApiParameter] = (),
     examples: Iterable[OpenApiExample] = (),
     anyone: bool = False,
 ) -> Callable[[Any], Any]:
-    """Describe one call. Its docstring is the description."""
+    """Describe one call. Its docstring is the description; None is an answer without a body."""
     met: list[type[Problem]] = [*ANY, *problems_met]
     parameters = list(query)
     if not anyone:

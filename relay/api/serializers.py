@@ -6,8 +6,18 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
 from config.kernel.problems import FieldError, ValidationFailed
-from relay.api.fields import CiphertextField, Sha256HexField, StrictIntegerField, UuidField
+from relay.api.fields import (
+    CiphertextField,
+    EndpointField,
+    OpaqueTextField,
+    PushAuthField,
+    PushKeyField,
+    Sha256HexField,
+    StrictIntegerField,
+    UuidField,
+)
 from relay.services.submit_batch import MOST
+from relay.wakes.registrations import Gateway, Registration, WebPush
 
 _MOST_ERRORS = 50
 _LONGEST_NAME = 64
@@ -164,6 +174,37 @@ class DeviceStateSerializer(serializers.Serializer):
 
     device_id = UuidField()
     state = serializers.ChoiceField(["active", "disabled"])
+
+
+class WebPushSerializer(StrictSerializer):
+    """A push subscription, as a browser or UnifiedPush hands it out."""
+
+    transport = serializers.ChoiceField(["webpush"])
+    endpoint = EndpointField()
+    p256dh = PushKeyField()
+    auth = PushAuthField()
+
+
+class GatewaySerializer(StrictSerializer):
+    """A name that the deployment's own gateway knows the device by."""
+
+    transport = serializers.ChoiceField(["gateway"])
+    handle = OpaqueTextField()
+
+
+def parse_registration(document: dict[str, Any]) -> Registration:
+    """The registration that a body asks for. Raises ValidationFailed.
+
+    `transport` is judged first: without it nothing can be said about the other members.
+    """
+    transport = document.get("transport")
+    if transport == "webpush":
+        fields = WebPushSerializer.parse(document)
+        return WebPush(fields["endpoint"], fields["p256dh"], fields["auth"])
+    if transport == "gateway":
+        return Gateway(GatewaySerializer.parse(document)["handle"])
+    error = FieldError("/transport", 'Must be "webpush" or "gateway".')
+    raise ValidationFailed(errors=(error,))
 
 
 class PendingSerializer(serializers.Serializer):

@@ -53,7 +53,7 @@ def documented() -> dict[str, list[str]]:
 
 def written(default: Any) -> str:
     """A default as the page writes it."""
-    if default is None:
+    if default is None or default == []:
         return "–"
     if isinstance(default, bool):
         return "`yes`" if default else "`no`"
