@@ -110,6 +110,19 @@ def _queue(name: str) -> Queue:
     return queue(name, on=connection())
 
 
+def eviction_policy() -> str | None:
+    """By which policy Redis throws keys away when it is full; None when it throws away none.
+
+    It should refuse writes instead: `noeviction`, an instance of its own (rq#1280, rq#1955).
+    None as well when it may not or cannot be asked. Raises PublishError without REDIS_URL.
+    """
+    try:
+        policy = connection().info("memory").get("maxmemory_policy", "noeviction")
+    except QUEUE_ERRORS:
+        return None
+    return None if policy == "noeviction" else str(policy)
+
+
 def forget_connections() -> None:
     """Connect anew, for tests that move to another Redis."""
     connection.cache_clear()
