@@ -176,6 +176,14 @@ CACHES = {
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 }
 
+# --- The job queue (outbox/publishing.py) ------------------------------------------------------
+# django-rq makes the queues from this. It is no app here: its `rqworker` would take pickle, and
+# its pages change jobs without a word in the audit log (ADR 0002).
+RQ_QUEUES = {
+    name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 30}
+    for name in ("wake", "maintenance")
+}
+
 # --- The house -------------------------------------------------------------------------------
 INSTALLED_APPS = [
     "adminui",

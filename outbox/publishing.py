@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import django_rq
 import redis
 from django.conf import settings
 from redis.backoff import NoBackoff
@@ -102,7 +103,10 @@ def connection() -> redis.Redis:
 
 def queue(name: str, *, on: redis.Redis) -> Queue:
     """A queue of ours, JSON hard-wired: unpickling what Redis holds would run it."""
-    return Queue(name, connection=on, serializer=JSONSerializer, job_class=EntryJob)
+    made: Queue = django_rq.get_queue(
+        name, connection=on, queue_class=Queue, job_class=EntryJob, serializer=JSONSerializer
+    )
+    return made
 
 
 @cache

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import redis
+from django.core.management import get_commands
 from pytest_django import Settings
 from rq import Callback, Queue, Retry
 from rq.job import Job as RqJob
@@ -17,7 +18,7 @@ from rq.job import JobStatus
 from rq.serializers import DefaultSerializer, JSONSerializer
 
 from config.kernel.database import durable_transaction
-from outbox import heartbeats, publishing
+from outbox import heartbeats, publishing, topics
 from outbox.jobs import HANDLE_BATCH
 from outbox.models import Batch, Event, EventState, Heartbeat
 from outbox.publishing import Job, PublishError, publish
@@ -428,6 +429,17 @@ def test_an_abandoned_job_calls_nothing_back_either(valkey: OwnValkey) -> None:
     work()
     assert CALLED == []
     assert valkey.client.zcard("rq:wip:wake") == 0
+
+
+def test_nothing_here_speaks_pickle(settings: Settings, valkey: OwnValkey) -> None:
+    """`rqworker` takes it whatever the queue says (rq#1357), so there is no such command."""
+    assert set(settings.RQ_QUEUES) == set(topics.QUEUES)
+    for name, configured in settings.RQ_QUEUES.items():
+        assert configured["SERIALIZER"] == "rq.serializers.JSONSerializer"
+        made = publishing.queue(name, on=valkey.client)
+        assert (made.serializer, made.job_class) == (JSONSerializer, publishing.EntryJob)
+        assert type(made) is Queue  # and not one that enqueues when a transaction commits
+    assert not [name for name in get_commands() if name.startswith("rq")]
 
 
 def test_a_payload_that_is_none_of_ours_fails_alone(
