@@ -50,8 +50,8 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 
 # --- How this process runs -------------------------------------------------------------------
 RELAY_ROLE = env.choice("RELAY_ROLE", "command", ("web", "worker", "clock", "command"))
-RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 8, minimum=1, maximum=256)
-RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 1, minimum=1, maximum=64)
+RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 4, minimum=1, maximum=256)
+RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 2, minimum=1, maximum=64)
 RELAY_PGBOUNCER = env.flag("RELAY_PGBOUNCER", False)
 RELAY_TRIAL = env.flag("RELAY_TRIAL", False)
 failpoints.arm(os.environ.get(failpoints.VARIABLE, ""), in_trial=RELAY_TRIAL)
