@@ -51,6 +51,7 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 # --- How this process runs -------------------------------------------------------------------
 RELAY_ROLE = env.choice("RELAY_ROLE", "command", ("web", "worker", "clock", "command"))
 RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 4, minimum=1, maximum=256)
+RELAY_WEB_WAITING = env.whole("RELAY_WEB_WAITING", 64, minimum=4, maximum=1_024)
 RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 2, minimum=1, maximum=64)
 RELAY_PGBOUNCER = env.flag("RELAY_PGBOUNCER", False)
 RELAY_TRIAL = env.flag("RELAY_TRIAL", False)
@@ -206,6 +207,7 @@ INSTALLED_APPS = [
 # What only the console needs works on its addresses alone; /v1 pays for none of it.
 MIDDLEWARE = [
     "config.middleware.RequestMiddleware",
+    "config.middleware.TurnMiddleware",
     "adminui.middleware.ConsoleSecurityMiddleware",
     "adminui.middleware.ConsoleWhiteNoiseMiddleware",
     "adminui.middleware.ConsoleCSPMiddleware",

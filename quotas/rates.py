@@ -6,7 +6,6 @@ neither callers nor addresses.
 """
 
 import hmac
-import ipaddress
 import math
 import threading
 import time
@@ -20,6 +19,7 @@ from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
 from config.kernel import keys, logs
+from config.kernel.addresses import network_of
 from config.kernel.problems import RateLimited
 from quotas.selectors import Limits
 
@@ -45,19 +45,6 @@ def charge(*, actor: str, address: str, limits: Limits, submits: int = 1) -> Non
         rules.append(_Rule(subject, limits.address_rate, limits.window_seconds))
     for rule in rules:
         LIMITER.charge(rule, submits)
-
-
-def network_of(address: str) -> str:
-    """What one subscriber holds: an IPv4 address, or an IPv6 /64."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return "unknown"
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed)
 
 
 def _subject(kind: str, value: str) -> str:
