@@ -14,11 +14,12 @@ from outbox.models import Event, EventState
 from tests.faults.load import Load, percentile
 from tests.faults.servers import OwnRedis
 from tests.faults.verdict import assert_sound_after
-from tests.faults.world import BACKGROUND, DISPATCHER, EVERYTHING, WAKES, WEB, World
+from tests.faults.world import DISPATCHER, EVERYTHING, WAKES, WEB, World
 from tests.outbox.kit import wait_until
 
 #: How long Redis is away; half a minute for whoever wants to be surer.
-AWAY = min(float(os.environ.get("FAULT_SECONDS", "6")), 30.0)
+AWAY = min(float(os.environ.get("FAULT_SECONDS", "5")), 30.0)
+WRITERS = 8
 #: Every answer that clients may see while only Redis is in trouble.
 UNDISTURBED = {"201"}
 
@@ -38,8 +39,8 @@ def failures() -> set[tuple[int, str]]:
 def test_redis_stopped_then_killed_and_back_empty_is_not_noticed_by_clients(
     world: World, load: Load
 ) -> None:
-    with load.running(writers=4, readers=0, pause=0.02):
-        time.sleep(3)
+    with load.running(writers=WRITERS, readers=0, pause=0.02):
+        time.sleep(2.5)
         before = len(load.attempts)
         world.redis.pause()
         time.sleep(AWAY)
@@ -49,21 +50,23 @@ def test_redis_stopped_then_killed_and_back_empty_is_not_noticed_by_clients(
         world.redis.start()
         time.sleep(1)
     assert load.codes() == UNDISTURBED
-    assert left == {(0, EventState.PENDING)} or left == {
-        (0, EventState.PENDING),
-        (0, EventState.PUBLISHED),  # claimed in the moment in which it stopped
-    }
-    usual = percentile(sorted(each.seconds for each in load.attempts[:before]), 0.99)
-    meanwhile = percentile(sorted(each.seconds for each in load.attempts[before:during]), 0.99)
-    assert during - before > 50
-    assert meanwhile < max(2 * usual, 0.2)  # two cores shared with all that runs here
+    # What was claimed in the moment in which it stopped may count as published.
+    assert {(0, EventState.PENDING)} <= left <= {(0, EventState.PENDING), (0, EventState.PUBLISHED)}
+    meanwhile = [attempt.seconds for attempt in load.attempts[before:during]]
+    assert len(meanwhile) > 100
+    # Rates wait for Redis a quarter of a second: who was under way when it stopped, and then
+    # one request every two seconds. (One in fifty may be slow for the machine's own reasons.)
+    waited = [seconds for seconds in meanwhile if seconds > 0.25]
+    assert len(waited) <= WRITERS + AWAY / 2 + 1 + len(meanwhile) / 50
+    usual = percentile(sorted(attempt.seconds for attempt in load.attempts[:before]), 0.9)
+    assert percentile(sorted(meanwhile), 0.9) < max(2 * usual, 0.25)
     assert_sound_after(load)
 
 
 def test_a_redis_that_is_full_costs_no_failure_and_is_drained_after(
     world: World, load: Load
 ) -> None:
-    with load.running(writers=4, readers=0, pause=0.02):
+    with load.running(writers=WRITERS, readers=0, pause=0.02):
         time.sleep(0.5)
         world.redis.fill()
         time.sleep(3)
@@ -74,19 +77,10 @@ def test_a_redis_that_is_full_costs_no_failure_and_is_drained_after(
     assert_sound_after(load)
 
 
-def test_a_redis_wiped_again_and_again_under_load_loses_no_wake(world: World, load: Load) -> None:
-    with load.running(writers=4, pause=0.02):
-        for _ in range(15):
-            world.redis.wipe()
-            time.sleep(0.2)
-    assert load.codes() == UNDISTURBED
-    assert_sound_after(load)
-
-
 def test_a_way_to_redis_that_is_slow_stalls_and_breaks_is_survived(
     world: World, load: Load
 ) -> None:
-    with load.running(writers=4, readers=0, pause=0.02):
+    with load.running(writers=WRITERS, readers=0, pause=0.02):
         world.to_redis.delay = 0.05
         time.sleep(1.5)
         world.to_redis.delay = 0.0
@@ -107,30 +101,30 @@ def test_a_way_to_redis_that_is_slow_stalls_and_breaks_is_survived(
 def test_a_redis_moved_under_load_is_rebuilt_from_the_outbox(
     world: World, load: Load, move: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    other, environment = None, {"RQ_KEY_PREFIX": "elsewhere"}
+    redis, environment = world.redis, {"RQ_KEY_PREFIX": "elsewhere"}
     if move == "to another address":
-        other = OwnRedis(tmp_path_factory.mktemp("other"))
-        other.start()
-        environment = {"REDIS_URL": other.url}
+        redis = OwnRedis(tmp_path_factory.mktemp("other"))
+        redis.start()
+        environment = {"REDIS_URL": redis.url}
     try:
-        with load.running(writers=4, pause=0.02):
-            time.sleep(1)
+        with load.running(writers=WRITERS, pause=0.02):
             world.kill(WAKES)  # jobs are left behind in the old place
             wait_until(_some_are_published, 5, "jobs that nobody takes")
             world.kill(DISPATCHER)
-            for name in (DISPATCHER, WAKES, "work-maintenance", "tick"):
-                world.kill(name)
+            for name in (DISPATCHER, WAKES):
                 world.spawn(name, **environment)
-            time.sleep(2)
-        wait_until(world.is_drained, 8, "the outbox to be drained, without a lease's end")
-        keys = (other or world.redis).client.keys("elsewhere:*" if other is None else "rq:*")
-        assert keys
-        world.start(*BACKGROUND)
+            wait_until(lambda: redis.client.keys(f"{_prefix(environment)}:job:*"), 10, "jobs there")
+            time.sleep(1)
+        wait_until(world.is_drained, 8, "the outbox to be drained, before any lease ends")
         assert_sound_after(load)
     finally:
-        world.kill(*BACKGROUND)
-        if other is not None:
-            other.kill()
+        world.kill(DISPATCHER, WAKES)
+        if redis is not world.redis:
+            redis.kill()
+
+
+def _prefix(environment: dict[str, str]) -> str:
+    return environment.get("RQ_KEY_PREFIX", "rq")
 
 
 def _some_are_published() -> bool:
