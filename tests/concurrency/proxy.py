@@ -18,7 +18,7 @@ class Proxy:
 
     `on_request` and `on_answer` see what passes, before it does. Either returns True to cut the
     connection there: what it saw is not passed on. `on_answer` is the moment after the upstream
-    did its work and before anybody hears of it.
+    did its work and before anybody hears of it. Either may `stall` what it sees just now.
     """
 
     def __init__(self, host: str, port: int, *, listen: str = "127.0.0.1") -> None:
@@ -130,12 +130,12 @@ class Proxy:
     ) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                if self.delay:
-                    time.sleep(self.delay)
-                self._flows.wait()
                 if look(data):
                     self.cuts += 1
                     break
+                if self.delay:
+                    time.sleep(self.delay)
+                self._flows.wait()
                 sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):

@@ -40,7 +40,7 @@ def send_to_all(processes: Iterable[psutil.Process], number: signal.Signals) -> 
 class OwnPostgres:
     """A cluster of its own with a migrated database."""
 
-    def __init__(self, *, addresses: str = postgres.HOST, **settings: str) -> None:
+    def __init__(self, **settings: str) -> None:
         # Not below pytest's own directories: those are kept, and a cluster is large.
         self.root = Path(tempfile.mkdtemp(prefix="relay-faults-"))
         (self.root / "logs").mkdir()
@@ -48,13 +48,17 @@ class OwnPostgres:
         self._cluster = postgres.cluster(DataDirectory(self.root), Signals(), lambda text: None)
         self._cluster.create(self._password)
         self.port = ports.free_port(postgres.HOST)
-        self._settings = {"listen_addresses": addresses, **settings}
+        self._settings = settings
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def log(self) -> Path:
         """What PostgreSQL wrote."""
         return self._cluster.directory.log("postgres")
+
+    def listen_as_before(self) -> None:
+        """From the next start on."""
+        self._settings.pop("listen_addresses", None)
 
     def url(self, *, host: str = postgres.HOST, port: int | None = None) -> str:
         """The address of the database, or of another way to it."""
@@ -84,8 +88,9 @@ class OwnPostgres:
             check=True,
         )
 
-    def trust_network(self, network: str) -> None:
-        """Take connections from there as well."""
+    def listen_on(self, address: str, *, network: str) -> None:
+        """From the next start on take connections there as well, and from that network."""
+        self._settings["listen_addresses"] = f"{postgres.HOST},{address}"
         with (self._cluster.directory.postgres / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {network} scram-sha-256\n")
 

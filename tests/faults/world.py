@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -75,6 +75,14 @@ class World:
             if name == WEB or name in wanted:
                 self._wait_for(name, before)
 
+    def start_inside(self, prefix: Sequence[str], address: str, **environment: str) -> None:
+        """The web process, inside whatever `prefix` leads into, listening at that address."""
+        program = self.program(WEB, **environment)
+        argv = [address if part == postgres.HOST else part for part in program.argv]
+        self._running[WEB] = replace(program, argv=[*prefix, *argv]).spawn()
+        url = f"http://{address}:{self.port}"
+        wait_until(lambda: self.web_is_ready(url), 30, "the web process inside to be ready")
+
     def spawn(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start one, and wait for nothing."""
         program = self.program(name, **environment)
@@ -122,10 +130,10 @@ class World:
 
         wait_until(is_there, 30, f"{name} to be at work")
 
-    def web_is_ready(self) -> bool:
+    def web_is_ready(self, url: str | None = None) -> bool:
         """Whether it answers, and could store something."""
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+            return httpx.get(f"{url or self.url}/readyz", timeout=2).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -137,6 +145,7 @@ class World:
 
     def drain(self, seconds: float = 60) -> None:
         """Until no event is left but dead ones; leases and backoffs are not waited for."""
+        connection.close()  # PostgreSQL may be another one by now
         deadline = time.monotonic() + seconds
         while True:
             until = time.monotonic() + 2.5
