@@ -118,6 +118,10 @@ class World:
         path = DataDirectory(self.root).log(name)
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
+    def logs(self) -> list[Path]:
+        """The logs of every process that ran, Valkey's included."""
+        return sorted((self.root / "logs").glob("*.log"))
+
     def _wait_for(self, name: str, before: set[object]) -> None:
         said = name.replace("-", " ")
 
