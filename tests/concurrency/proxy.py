@@ -32,6 +32,7 @@ class Proxy:
         self._flows.set()
         self._refuses = False
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._reset: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server((listen, 0), backlog=128)
         self.port = int(self._listener.getsockname()[1])
@@ -53,6 +54,7 @@ class Proxy:
         """An RST to both ends of every connection; how many there were."""
         with self._lock:
             pairs = list(self._pairs)
+            self._reset.update(end for pair in pairs for end in pair)
         for pair in pairs:
             for end in pair:
                 with suppress(OSError):
@@ -115,6 +117,7 @@ class Proxy:
         back.join()
         with self._lock:
             self._pairs.discard(pair)
+            self._reset.difference_update(pair)
         for end in pair:
             end.close()
 
@@ -137,7 +140,7 @@ class Proxy:
                     time.sleep(self.delay)
                 self._flows.wait()
                 sink.sendall(data)
-        for end in (source, sink):
+        for end in {source, sink} - self._reset:  # a FIN before the RST would be a clean end
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 

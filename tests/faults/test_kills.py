@@ -14,7 +14,7 @@ from tests.faults.verdict import assert_sound_after
 from tests.faults.world import EVERYTHING, MAINTENANCE, World
 
 #: How long it goes on; the long run is for whoever wants to be surer.
-SECONDS = float(os.environ.get("FAULT_SECONDS", "15"))
+SECONDS = float(os.environ.get("FAULT_SECONDS", "12"))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ whole relay runs, and clients must not notice.
 """
 
 import os
-import threading
 import time
 
 import pytest
@@ -129,16 +128,3 @@ def _prefix(environment: dict[str, str]) -> str:
 
 def _some_are_published() -> bool:
     return Event.objects.filter(state=EventState.PUBLISHED).exists()
-
-
-def test_a_web_process_without_redis_starts_and_serves(world: World, load: Load) -> None:
-    world.redis.kill()
-    world.kill(WEB)
-    world.start(WEB)
-    slow = threading.Event()
-    for _ in range(20):
-        if load.submit().seconds > 1:
-            slow.set()
-    assert not slow.is_set()
-    world.redis.start()
-    assert_sound_after(load)

@@ -110,6 +110,45 @@ def _serve_and_die(write: Write, gap: int) -> None:
         write.send(inside)
 
 
+@pytest.mark.parametrize(
+    ("way", "needle", "stored"),
+    [
+        ("on_request", b'INSERT INTO "relay_body"', 0),
+        ("on_request", b"COMMIT", 0),
+        ("on_answer", b"COMMIT\x00", 1),
+    ],
+    ids=["before a statement", "before the commit", "after the commit"],
+)
+def test_a_granian_killed_on_the_way_to_the_commit_is_resolved_by_the_key(
+    world: World, way: str, needle: bytes, stored: int
+) -> None:
+    write, died = Write(), []
+
+    def kill_at(data: bytes) -> bool:
+        if died or needle not in data:
+            return False
+        died.append(True)
+        signal_group(world.process(WEB), signal.SIGKILL)
+        return True
+
+    setattr(world.to_postgres, way, kill_at)
+    with world.client() as relay:
+        with pytest.raises(httpx.TransportError):
+            write.send(relay)
+        assert died
+        world.to_postgres.heal()
+        wait_until(_nobody_is_in_a_transaction, 10, "PostgreSQL to notice")
+        assert write.stored() == Record.objects.count() == stored
+        world.kill(WEB)
+        world.start(WEB)
+        answer = write.send(relay)
+    assert answer.status_code == 201
+    assert (answer.headers.get("Idempotency-Replayed") == "true") is bool(stored)
+    journal = Journal()
+    journal.add(write.recipients[0].id, write.message_ids[0], write.key, answer.text)
+    assert_sound(journal)
+
+
 @pytest.mark.parametrize(("made", "accepted"), [(_single, 201), (_batch, 200)])
 def test_a_web_process_killed_in_any_gap_leaves_all_or_nothing_and_the_key_resolves_it(
     world: World, processes: Processes, made: Callable[[], Write], accepted: int
@@ -156,47 +195,6 @@ def _nobody_is_in_a_transaction() -> bool:
             "AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
         )
         return bool(cursor.fetchone()[0] == 0)
-
-
-@pytest.mark.parametrize(
-    ("way", "needle", "stored"),
-    [
-        ("on_request", b'INSERT INTO "relay_body"', 0),
-        ("on_request", b"COMMIT", 0),
-        ("on_answer", b"COMMIT\x00", 1),
-    ],
-    ids=["before a statement", "before the commit", "after the commit"],
-)
-def test_a_granian_killed_on_the_way_to_the_commit_is_resolved_by_the_key(
-    world: World, way: str, needle: bytes, stored: int
-) -> None:
-    world.kill(WEB)
-    world.start(WEB)  # a new one: it spells out each statement once more
-    write, died = Write(), []
-
-    def kill_at(data: bytes) -> bool:
-        if died or needle not in data:
-            return False
-        died.append(True)
-        signal_group(world.process(WEB), signal.SIGKILL)
-        return True
-
-    setattr(world.to_postgres, way, kill_at)
-    with world.client() as relay:
-        with pytest.raises(httpx.TransportError):
-            write.send(relay)
-        assert died
-        world.to_postgres.heal()
-        wait_until(_nobody_is_in_a_transaction, 10, "PostgreSQL to notice")
-        assert write.stored() == Record.objects.count() == stored
-        world.kill(WEB)
-        world.start(WEB)
-        answer = write.send(relay)
-    assert answer.status_code == 201
-    assert (answer.headers.get("Idempotency-Replayed") == "true") is bool(stored)
-    journal = Journal()
-    journal.add(write.recipients[0].id, write.message_ids[0], write.key, answer.text)
-    assert_sound(journal)
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def _left_behind(world: World) -> list[str]:
     A clock or a worker that was killed costs them the rest of a lease, or of a job's time.
     """
     for _ in range(4):
-        until = time.monotonic() + 6
+        until = time.monotonic() + 3
         while time.monotonic() < until:
             ended = Envelope.objects.exclude(outcome=Outcome.PENDING)
             if not ended.filter(cleaned_at__isnull=True).exists():
