@@ -20,9 +20,9 @@ from tests.faults.verdict import assert_sound_after
 from tests.faults.world import EVERYTHING, WEB, World
 
 #: Longer than any request may take (DESIGN rule 4.8); longer for whoever wants to be surer.
-STOPPED = max(11.0, min(float(os.environ.get("FAULT_SECONDS", "0")), 20.0))
+STOPPED = max(12.0, min(float(os.environ.get("FAULT_SECONDS", "0")), 20.0))
 #: A request ends within ten seconds; the rest is this machine's.
-LIMIT = 11.0
+LIMIT = 11.5
 #: What a client may see while PostgreSQL is in trouble; never a 500, never a lost answer.
 IN_TROUBLE = {"201", "STORAGE_UNAVAILABLE", "IDEMPOTENCY_IN_PROGRESS"}
 

@@ -53,7 +53,7 @@ def test_redis_stopped_then_killed_and_back_empty_is_not_noticed_by_clients(
     # What was claimed in the moment in which it stopped may count as published.
     assert {(0, EventState.PENDING)} <= left <= {(0, EventState.PENDING), (0, EventState.PUBLISHED)}
     meanwhile = [attempt.seconds for attempt in load.attempts[before:during]]
-    assert len(meanwhile) > 100
+    assert len(meanwhile) > 40
     # Rates wait for Redis a quarter of a second, and say so: who was under way when it
     # stopped, and then one request every two seconds.
     assert 1 <= waits <= WRITERS + AWAY / 2 + 1
