@@ -150,13 +150,17 @@ def _database(url: str) -> dict[str, object]:
         options["prepare_threshold"] = None
     else:
         options["prepare_threshold"] = 2
+        given = parts.pop("options", "")  # an operator's own come on top of ours
         options["options"] = (
             f"-c synchronous_commit=on -c lock_timeout={lock} -c statement_timeout={statement} "
-            f"-c idle_in_transaction_session_timeout={idle}"
+            f"-c idle_in_transaction_session_timeout={idle} "
+            # PostgreSQL's own end: a session whose client vanished without a word ends too.
+            "-c tcp_keepalives_idle=6 -c tcp_keepalives_interval=3 -c tcp_keepalives_count=3 "
+            f"-c tcp_user_timeout=15000 {given}"
         )
     known = {name: parts.pop(name, "") for name in ("dbname", "user", "password", "host", "port")}
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "config.kernel.postgresql",
         "NAME": known["dbname"],
         "USER": known["user"],
         "PASSWORD": known["password"],

@@ -53,11 +53,16 @@ def _subject(kind: str, value: str) -> str:
 
 
 class _Limiter:
-    """Redis while it answers, this process's memory while it does not."""
+    """Redis while it answers, this process's memory while it does not.
+
+    After a pause one request alone finds out whether Redis is back: if all of them tried, a
+    Redis that hangs would cost every thread its time limit, again and again.
+    """
 
     def __init__(self) -> None:
         self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._shared: SlidingWindowCounterRateLimiter | None = None
+        self._away = False
         self._retry_at = 0.0
         self._lock = threading.Lock()
 
@@ -69,7 +74,11 @@ class _Limiter:
                 self._hit(shared, item, rule.subject, submits)
             except (redis.RedisError, OSError) as error:
                 self._pause(error)
+            except RateLimited:
+                self._away = False
+                raise
             else:
+                self._away = False
                 return
         self._hit(self._memory, item, rule.subject, submits)
 
@@ -88,15 +97,26 @@ class _Limiter:
         raise RateLimited(retry_after=max(1, math.ceil(reset_at - time.time())))
 
     def _shared_now(self) -> SlidingWindowCounterRateLimiter | None:
-        if settings.REDIS_URL is None or time.monotonic() < self._retry_at:
+        if settings.REDIS_URL is None or not self._may_try():
             return None
         if self._shared is None:
             with self._lock:
                 self._shared = self._shared or SlidingWindowCounterRateLimiter(_redis_storage())
         return self._shared
 
+    def _may_try(self) -> bool:
+        """Whether to ask Redis: always, or after a pause, by one alone."""
+        if not self._away:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            if now < self._retry_at:
+                return False
+            self._retry_at = now + REDIS_PAUSE
+            return True
+
     def _pause(self, error: Exception) -> None:
-        self._retry_at = time.monotonic() + REDIS_PAUSE
+        self._away, self._retry_at = True, time.monotonic() + REDIS_PAUSE
         AWAY(error=type(error).__name__)
 
 
