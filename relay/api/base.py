@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 from config.kernel import strict_json
 from config.kernel.problems import FieldError, Forbidden, MethodNotAllowed, ValidationFailed
 from relay.api.fields import parse_uuid
-from relay.api.requests import check_accept, check_encoding, check_query
+from relay.api.requests import check_accept, check_query
 from relay.callers import Caller, CallerKind
 from relay.services.once import Answer
 
@@ -37,7 +37,6 @@ class RelayView(APIView):
         if allowed and caller_of(request).kind not in allowed:
             raise Forbidden
         check_accept(request)
-        check_encoding(request)
         check_query(request, self.query.get(method, frozenset()))
 
     @property

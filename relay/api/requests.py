@@ -44,6 +44,8 @@ def json_body(request: Request) -> dict[str, Any]:
     charset = content_type.get_param("charset", "utf-8")
     if content_type.get_content_type() != "application/json" or str(charset).lower() != "utf-8":
         raise UnsupportedMediaType
+    if "HTTP_CONTENT_ENCODING" in request.META:
+        raise UnsupportedMediaType
     return strict_json.loads_object(_raw_body(request))
 
 
@@ -77,12 +79,6 @@ def check_accept(request: HttpRequest) -> None:
         if media_type in _ANY_JSON and not refused:
             return
     raise NotAcceptable
-
-
-def check_encoding(request: HttpRequest) -> None:
-    """Raises UnsupportedMediaType for a Content-Encoding, whatever it is and of whatever call."""
-    if "HTTP_CONTENT_ENCODING" in request.META:
-        raise UnsupportedMediaType
 
 
 def check_query(request: HttpRequest, allowed: frozenset[str]) -> None:
