@@ -145,6 +145,12 @@ def owners_locked() -> set[int]:
     return set(owners.order_by("pk").values_list("pk", flat=True))
 
 
+def sign_in_audit(*, username: str) -> None:
+    """Tell the audit log that somebody signed in to the console."""
+    with durable_transaction():
+        audit_write(actor=f"admin:{username}"[:150], action="admin.sign_in", target=username)
+
+
 def admin_password_holds(*, username: str, password: str) -> bool:
     """Whether this account could sign in with this password now."""
     user = User.objects.filter(username=User.normalize_username(username)).first()
