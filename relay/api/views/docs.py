@@ -1,9 +1,14 @@
-"""`/api/errors`: what each error code means. Made from the catalogue."""
+"""Pages for people: where everything is, and what each error code means."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from config.kernel.problems import catalogue
+
+
+def index(request: HttpRequest) -> HttpResponse:
+    """What a person finds who follows the address that `manage.py up` prints."""
+    return render(request, "relay/index.html")
 
 
 def errors(request: HttpRequest) -> HttpResponse:
