@@ -5,20 +5,21 @@ from collections.abc import Callable
 from datetime import UTC
 from typing import Any, cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
-from django.contrib.auth.forms import UserCreationForm
 from django.contrib.auth.models import User
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Max, Model, QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from adminui import policies
+from adminui.forms import AdminAccountForm, NewAdminForm
 from adminui.models import AuditEntry
 from adminui.services.audit import audit_write
 from adminui.site import site
@@ -28,7 +29,19 @@ from quotas.models import LimitPolicy
 from relay.models import Provisioner, RetentionPolicy
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):
+class InOwnWords(admin.ModelAdmin):
+    """What every page of the console has in common."""
+
+    def _get_obj_does_not_exist_redirect(
+        self, request: HttpRequest, opts: Any, object_id: str
+    ) -> HttpResponse:
+        """Django's guess is that it was deleted; from most tables nothing ever is."""
+        name = opts.verbose_name
+        self.message_user(request, f"There is no {name} with this id.", messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:index"))
+
+
+class ReadOnlyAdmin(InOwnWords):
     """To look at, not to touch; and no count of a whole table for the sake of a number."""
 
     actions = None
@@ -170,13 +183,18 @@ class SweepRunAdmin(ReadOnlyAdmin):
 
     list_display = (
         *("name", _moment("started_at", "Started"), _moment("succeeded_at", "Last success")),
-        *("rows", "last_error"),
+        *("rows_so_far", "last_error"),
     )
     ordering = ("name",)
 
+    @admin.display(description="Rows, all runs together", ordering="rows")
+    def rows_so_far(self, run: SweepRun) -> str:
+        """The table adds them up."""
+        return f"{run.rows:,}"
+
 
 @admin.register(User, site=site)
-class AdminAccountAdmin(UserAdmin):
+class AdminAccountAdmin(InOwnWords, UserAdmin):
     """The console's accounts, for those who may do everything.
 
     Nobody is deleted: the audit log names them. An account that is not active cannot sign in.
@@ -187,17 +205,28 @@ class AdminAccountAdmin(UserAdmin):
     actions = None
     show_full_result_count = False
     change_form_template = "adminui/change_form.html"
-    add_form = UserCreationForm
+    form = AdminAccountForm
+    add_form = NewAdminForm
     add_fieldsets = ((None, {"fields": ("username", "password1", "password2")}),)
     fieldsets = (
         (None, {"fields": ("username", "password", "email")}),
-        ("Rights", {"fields": ("is_active", "is_staff", "is_superuser")}),
-        ("Dates", {"fields": ("last_login", "date_joined")}),
+        ("Rights", {"fields": ("is_active", "is_superuser")}),
+        ("Dates", {"fields": ("signed_in", "made")}),
     )
-    readonly_fields = ("last_login", "date_joined")
-    list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
+    readonly_fields = ("signed_in", "made")
+    list_display = ("username", "email", "is_active", "is_superuser", "signed_in")
     list_filter = ("is_active", "is_superuser")
     search_fields = ("username", "email")
+    signed_in = staticmethod(_moment("last_login", "Last sign-in"))
+    made = staticmethod(_moment("date_joined", "Made"))
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any
+    ) -> Any:
+        """Made anew for each request, so it may know whose it is."""
+        form = super().get_form(request, obj, change=change, **options)
+        form.acting_pk = request.user.pk  # type: ignore[attr-defined]
+        return form
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _is_owner(request)
@@ -215,7 +244,11 @@ class AdminAccountAdmin(UserAdmin):
         return False
 
     def save_model(self, request: HttpRequest, obj: Any, form: ModelForm, change: bool) -> None:
-        """Save, and remember for the audit entry what the account could do before."""
+        """Save, and remember for the audit entry what the account could do before.
+
+        An account of the console is one that may enter it.
+        """
+        obj.is_staff = True
         if change:
             obj.rights_before = _rights(User.objects.select_for_update().get(pk=obj.pk))
         super().save_model(request, obj, form, change)

@@ -2,6 +2,8 @@
 
 from django.contrib.admin import AdminSite
 
+from adminui.forms import SignInForm
+
 
 class ConsoleSite(AdminSite):
     """What `/admin/` serves."""
@@ -11,6 +13,7 @@ class ConsoleSite(AdminSite):
     index_title = "Overview"
     site_url = None  # the relay has no other pages for people
     index_template = "adminui/index.html"
+    login_form = SignInForm
 
 
 site = ConsoleSite(name="admin")

@@ -8,18 +8,22 @@
             self.print(f"{count} devices", {"devices": count})
 
 Results go to stdout: for people as text or a table, with `--json` as one JSON value a line.
-Everything else goes to stderr. Exit codes: 0 done, 1 refused or not possible just now (one
-line says why), 2 the command line is wrong. A bug is a traceback.
+Everything else goes to stderr. Exit codes: 0 done, 1 refused or not possible just now, 2 the
+command line is wrong, a value out of its bounds included; one line that begins with `Error:`
+says why. A bug is a traceback.
 """
 
 import argparse
 import json
 import os
 import pwd
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
-from typing import IO, Any, ClassVar, TypeVar, cast
+from io import StringIO
+from typing import IO, Any, ClassVar, NoReturn, TypeVar, cast
 from uuid import UUID
 
 import psycopg
@@ -27,9 +31,10 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError, InterfaceError, OperationalError
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
 from config.kernel import clock
 from config.kernel.problems import Problem
@@ -37,7 +42,9 @@ from config.kernel.problems import Problem
 T = TypeVar("T")
 Options = Mapping[str, Any]
 
-_WIDTH_WITHOUT_TERMINAL = 160
+#: Whoever reads a file or a pipe wants a row on a line, however long.
+_WIDTH_WITHOUT_TERMINAL = 10_000
+_UUID_LENGTH = 36
 _NOT_MIGRATED = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedColumn,
@@ -53,21 +60,31 @@ class Unavailable(CommandError):  # noqa: N818
     """Something that the command needs does not answer: exit code 1."""
 
 
+class Mistaken(CommandError):  # noqa: N818
+    """The command line asks for what can never be: exit code 2."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, returncode=2)
+
+
 class RelayCommand(BaseCommand):
     """A Django command with `--json`, tables, and errors that are one line.
 
     `refusals` names the exceptions of the services behind it whose text is meant for the
-    operator. Problems of the API's catalogue, validation errors and a database that is away
-    or not migrated are understood everywhere.
+    operator; `mistakes` those of them that speak of the command line itself. Problems of the
+    API's catalogue, validation errors and a database that is away or not migrated are
+    understood everywhere.
     """
 
     refusals: ClassVar[tuple[type[Exception], ...]] = ()
+    mistakes: ClassVar[tuple[type[Exception], ...]] = ()
     # Settings are checked as they are read; what else can be wrong is doctor's to find.
     requires_system_checks: list[str] = []
     suppressed_base_arguments = {
         "--version", "--verbosity", "--settings", "--pythonpath", "--force-color", "--traceback",
     }  # fmt: skip
     _options: Options = {}
+    _called_from_command_line: bool  # Django's
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Django's parser, and `--json` on every command."""
@@ -81,8 +98,12 @@ class RelayCommand(BaseCommand):
         try:
             return super().execute(*args, **options)
         except Exception as error:
-            said = _in_words(error, self.refusals)
+            said = self._in_words(error)
             if said is None:
+                raise
+            if self._called_from_command_line and not options.get("traceback"):
+                self._end(said)
+            if said is error:
                 raise
             raise said from error
 
@@ -92,11 +113,17 @@ class RelayCommand(BaseCommand):
         `json_value` may hold datetimes, UUIDs and dataclasses.
         """
         if self._options.get("json"):
-            self.stdout.write(json.dumps(json_value, default=_plain))
-        elif isinstance(human, str):
-            self.stdout.write(human)
-        else:
-            self._console(self.stdout).print(human)
+            human = json.dumps(json_value, default=_plain)
+        try:
+            if isinstance(human, str):
+                self.stdout.write(human)
+            else:
+                self._render(human)
+            self.stdout.flush()
+        except OSError as error:
+            if self._called_from_command_line:
+                _forget_stdout()
+            raise Unavailable(f"The result cannot be written: {error.strerror}.") from error
 
     def note(self, text: str) -> None:
         """Something for a person to know beside the result: a line on stderr, not with `--json`."""
@@ -109,6 +136,31 @@ class RelayCommand(BaseCommand):
         return track(
             items, text, total, console=console, transient=True, disable=not console.is_terminal
         )
+
+    def _render(self, human: RenderableType) -> None:
+        console = self._console(self.stdout)
+        if console.is_terminal:
+            # A table that is too wide is the terminal's to break: nothing is cut off.
+            return console.print(human, crop=False)
+        text = StringIO()
+        console.file = text
+        console.print(human)
+        lines = text.getvalue().removesuffix("\n").split("\n")
+        return self.stdout.write("".join(f"{line.rstrip()}\n" for line in lines))
+
+    def _in_words(self, error: Exception) -> CommandError | None:
+        """What to tell the operator; None for a bug, which keeps its traceback."""
+        if isinstance(error, CommandError):
+            return error
+        if isinstance(error, self.mistakes):
+            return Mistaken(_one_line(error))
+        return _in_words(error, self.refusals)
+
+    def _end(self, said: CommandError) -> NoReturn:
+        """Say why on stderr, and end. Django would put the class's name before it."""
+        with suppress(OSError):
+            self.stderr.write(f"Error: {said}")
+        sys.exit(said.returncode)
 
     def _console(self, stream: OutputWrapper) -> Console:
         """A console that takes every text literally: names may hold brackets and colons."""
@@ -164,24 +216,32 @@ def table(
     title: str | None = None,
     note: str | None = None,
     numbers: Sequence[str] = (),
-) -> Table:
-    """A table for `print`: no value is cut, `numbers` names the columns set to the right."""
-    made = Table(
-        title=title,
-        caption=note,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        caption_style="dim",
-        header_style="bold",
-        pad_edge=False,
-    )
-    for name in columns:
-        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*("" if cell is None else str(cell) for cell in row))
-    return made
+) -> RenderableType:
+    """A table for `print`: no value is cut, no id is broken; `numbers` are set to the right."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    for place, name in enumerate(columns):
+        is_id = any(_is_uuid(row[place]) for row in cells)
+        made.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            overflow="fold",
+            no_wrap=is_id,
+            min_width=_UUID_LENGTH if is_id else None,
+        )
+    for row in cells:
+        made.add_row(*row)
+    # Not the table's own title and caption, which would be folded to its width.
+    above = [] if title is None else [Text(title, "bold"), Text()]
+    below = [] if note is None else [Text(), Text(note, "dim")]
+    return Group(*above, made, *below)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return len(text) == _UUID_LENGTH and bool(UUID(text))
+    except ValueError:
+        return False
 
 
 def in_minutes(moment: datetime | None) -> str:
@@ -219,6 +279,11 @@ def _add_json(parser: CommandParser, *, default: bool | str) -> None:
     parser.add_argument(
         "--json", action="store_true", default=default, help="print JSON, one value a line"
     )
+
+
+def _forget_stdout() -> None:
+    """Python would try again to write what is left when it ends, and complain again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _plain(value: object) -> object:

@@ -5,9 +5,12 @@ should not stand in a process's environment. A bad value stops the start with on
 names the variable, the value and what is allowed.
 """
 
+import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -133,6 +136,30 @@ def required(name: str, value: Any, why: str) -> None:
     if value in (None, ""):
         sys.stderr.write(f"{name} is not set: {why}.\n")
         raise SystemExit(2)
+
+
+#: Names of the relay's that are no settings: the trial and its demo pass them on.
+_NOT_SETTINGS = re.compile(r"RELAY_(TRIAL_\w+|DATA_DIR|DEMO_PROVISIONER_TOKEN(_FILE)?|FAILPOINTS)")
+#: What Kubernetes and Docker tell every container of a service that is called relay or wake.
+_SERVICE_LINK = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
+
+
+def refuse_unknown() -> None:
+    """Stop the start at a RELAY_ or WAKE_ variable that is no setting: it was meant to be one."""
+    for name in sorted(os.environ):
+        if not name.startswith(("RELAY_", "WAKE_")) or _NOT_SETTINGS.fullmatch(name):
+            continue
+        is_known = name in DECLARED or name.removesuffix("_FILE") in DECLARED
+        if is_known or _SERVICE_LINK.fullmatch(name) or _is_link(name):
+            continue
+        near = get_close_matches(name, DECLARED, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        sys.stderr.write(f"{name} is not a setting of the relay.{hint}\n")
+        raise SystemExit(2)
+
+
+def _is_link(name: str) -> bool:
+    return name.endswith("_PORT") and "://" in os.environ.get(name, "")
 
 
 def existing_file(name: str) -> Path | None:

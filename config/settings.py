@@ -117,6 +117,7 @@ WAKE_PER_HOST = env.whole("WAKE_PER_HOST", 8, minimum=1, maximum=256)
 # A device that was woken less than this ago is woken again a moment later.
 WAKE_DEBOUNCE_MS = env.whole("WAKE_DEBOUNCE_MS", 2_000, minimum=0, maximum=60_000)
 
+env.refuse_unknown()
 if not _WITHOUT_DATABASE:
     env.required("DATABASE_URL", DATABASE_URL, "name your PostgreSQL, or start `manage.py up`")
     env.required("SECRET_KEY", SECRET_KEY, "give at least 32 random characters")

@@ -4,7 +4,6 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from adminui.services.outbox import Preview
 from config.commands import Options, counted, in_minutes, table
@@ -39,7 +38,7 @@ def chosen_by(options: Options) -> Chosen:
         raise CommandError(f"{event_id!r} is not an event's id.", returncode=2) from error
 
 
-def letters_table(preview: Preview) -> Table:
+def letters_table(preview: Preview) -> RenderableType:
     """Dead letters before they are deleted."""
     rows = [
         [
@@ -61,7 +60,7 @@ def status_tables(status: OutboxStatus) -> RenderableType:
     return Group(*parts)
 
 
-def _reasons_table(reasons: list[Reason]) -> Table:
+def _reasons_table(reasons: list[Reason]) -> RenderableType:
     rows = [
         [
             *(each.topic, "dead" if each.dead else "comes again", each.code, each.events),
@@ -72,7 +71,7 @@ def _reasons_table(reasons: list[Reason]) -> Table:
     return table(("Topic", "State", "Last error", "Events", "Oldest"), rows, numbers=("Events",))
 
 
-def _processes_table(processes: list[ProcessHealth]) -> Table:
+def _processes_table(processes: list[ProcessHealth]) -> RenderableType:
     rows = [
         [
             *(each.name, each.alive or "nobody"),
@@ -84,7 +83,7 @@ def _processes_table(processes: list[ProcessHealth]) -> Table:
     return table(columns, rows, numbers=columns[1:])
 
 
-def _depths_table(status: OutboxStatus) -> Table:
+def _depths_table(status: OutboxStatus) -> RenderableType:
     rows = [
         [
             *(each.topic, each.due, each.waiting, each.published, each.dead),

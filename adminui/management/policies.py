@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.core.management.base import CommandParser
-from rich.table import Table
+from rich.console import RenderableType
 
 from adminui.policies import Setting
 from adminui.selectors.policies import PolicyInForce, SettingInForce
@@ -41,7 +41,7 @@ def changes_of(options: Options, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not NOT_GIVEN}
 
 
-def policy_table(policy: PolicyInForce) -> Table:
+def policy_table(policy: PolicyInForce) -> RenderableType:
     """A policy as operators read it."""
     return table(
         ("Setting", "In force", "Allowed", "Set with"),
@@ -50,19 +50,19 @@ def policy_table(policy: PolicyInForce) -> Table:
             for setting in policy.settings
         ],
         title=f"{policy.title}, version {policy.version}",
-        note=f"in force since {in_minutes(policy.since)}",
+        note=f"In force since {in_minutes(policy.since)}.",
         numbers=("In force",),
     )
 
 
-def changes_table(title: str, before: Settings, after: Settings) -> Table:
+def changes_table(title: str, before: Settings, after: Settings) -> RenderableType:
     """What a new version changed."""
     pairs = zip(before, after, strict=True)
     return table(
         ("Setting", "Before", "Now"),
         [(new.label, old.words, new.words) for old, new in pairs if old.value != new.value],
         title=title,
-        note="in force in every process within 5 seconds",
+        note="In force in every process within 5 seconds.",
         numbers=("Before", "Now"),
     )
 

@@ -15,6 +15,10 @@ class PolicyRefused(Exception):  # noqa: N818 - the domain's word
     """Why a change of policy was not made, in words for the admin."""
 
 
+class PolicyMistaken(PolicyRefused):
+    """The change itself can never be made: a value out of bounds, or no reason."""
+
+
 def checked_reason(reason: str) -> str:
     """The reason without white space around it. Raises PolicyRefused.
 
@@ -22,13 +26,13 @@ def checked_reason(reason: str) -> str:
     """
     reason = reason.strip()
     if not reason:
-        raise PolicyRefused("A reason is needed: the audit log tells it to those who come later.")
+        raise PolicyMistaken("A reason is needed: the audit log tells it to those who come later.")
     if len(reason) > LONGEST_REASON:
-        raise PolicyRefused(
+        raise PolicyMistaken(
             f"The reason has {len(reason)} characters; at most {LONGEST_REASON} are allowed."
         )
     if not reason.isprintable():
-        raise PolicyRefused("The reason must be one line of printable characters.")
+        raise PolicyMistaken("The reason must be one line of printable characters.")
     return reason
 
 
@@ -37,7 +41,7 @@ def check_changes(changes: Mapping[str, Any], settings: Iterable[Setting]) -> No
     known = {setting.name: setting for setting in settings}
     for name, value in changes.items():
         if name not in known:
-            raise PolicyRefused(f"There is no setting {name}.")
+            raise PolicyMistaken(f"There is no setting {name}.")
         if not known[name].admits(value):
             raise _out_of_bounds(known[name], value)
 
@@ -48,7 +52,7 @@ def checked_versions(versions: Iterable[int]) -> list[int]:
     try:
         check_protocol_versions(rising)
     except ValidationError as error:
-        raise PolicyRefused(
+        raise PolicyMistaken(
             f"{PROTOCOL_VERSIONS} = {','.join(map(str, rising)) or 'none'} is not allowed: "
             f"{PROTOCOL_VERSIONS_ALLOWED}, none twice."
         ) from error
@@ -58,7 +62,7 @@ def checked_versions(versions: Iterable[int]) -> list[int]:
 def differences(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The part of `changes` that changes something. Raises PolicyRefused when nothing does."""
     if not changes:
-        raise PolicyRefused("Nothing to change: name at least one setting.")
+        raise PolicyMistaken("Nothing to change: name at least one setting.")
     different = {name: value for name, value in changes.items() if before[name] != value}
     if not different:
         held = ", ".join(f"{name} = {_shown(value)}" for name, value in changes.items())
@@ -66,8 +70,8 @@ def differences(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     return different
 
 
-def _out_of_bounds(setting: Setting, value: object) -> PolicyRefused:
-    return PolicyRefused(f"{setting.name} = {_shown(value)} is not allowed: {setting.bounds}.")
+def _out_of_bounds(setting: Setting, value: object) -> PolicyMistaken:
+    return PolicyMistaken(f"{setting.name} = {_shown(value)} is not allowed: {setting.bounds}.")
 
 
 def _shown(value: object) -> str:

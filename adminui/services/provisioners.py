@@ -10,7 +10,7 @@ from django.db import IntegrityError
 from adminui.services.audit import audit_write
 from config.kernel.database import durable_transaction
 from relay.services import provisioners
-from relay.services.provisioners import IssuedProvisioner, ProvisionerError
+from relay.services.provisioners import IssuedProvisioner, name_is_taken
 
 
 def provisioner_create(*, actor: str, name: str) -> IssuedProvisioner:
@@ -23,7 +23,7 @@ def provisioner_create(*, actor: str, name: str) -> IssuedProvisioner:
             issued = provisioners.provisioner_create(name=name)
             _tell(actor, "provisioner.create", issued)
     except IntegrityError as error:  # made by another between the look and the insert
-        raise ProvisionerError(f"a provisioner named {name} exists") from error
+        raise name_is_taken(name) from error
     return issued
 
 

@@ -77,7 +77,7 @@ class Problem(Exception):  # noqa: N818 - it is the protocol's word
 
 class MalformedRequest(Problem):
     code, status = "MALFORMED_REQUEST", 400
-    title = "The body cannot be read"
+    title = "The request cannot be read"
     explanation = "The body is not a JSON object in UTF-8 with each member once."
 
 

@@ -7,18 +7,18 @@ from config.kernel.problems import MalformedRequest
 
 
 class _NotStrictError(ValueError):
-    """Something that the standard parser would have let through."""
+    """Something that the standard parser would have let through; the text is for the client."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _NotStrictError("a member is there twice")
+        raise _NotStrictError("A member of an object is there twice.")
     return members
 
 
 def _constant(name: str) -> NoReturn:
-    raise _NotStrictError(f"{name} is not JSON")
+    raise _NotStrictError("NaN and Infinity are not JSON.")
 
 
 #: Members and entries of any call at most, and then some: a batch of a hundred has about 600.
@@ -34,10 +34,18 @@ def loads_object(raw: bytes) -> dict[str, Any]:
     """
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MOST_MARKS:
         raise MalformedRequest("There is more in it than any call has.")
+    if not raw.strip():
+        raise MalformedRequest("The body is empty.")
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_constant)
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedRequest("The body is not UTF-8.") from None
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except _NotStrictError as error:
+        raise MalformedRequest(str(error)) from None
     except (ValueError, RecursionError):
-        raise MalformedRequest from None
+        raise MalformedRequest("The body is not JSON.") from None
     if not isinstance(value, dict):
         raise MalformedRequest("The top level must be a JSON object.")
     return value

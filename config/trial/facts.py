@@ -26,7 +26,7 @@ class Facts:
     def as_page(self, *, data_dir: Path, is_default: bool, color: bool) -> str:
         """For the terminal. `is_default`: `manage.py` finds the env file by itself there."""
         bold, plain = ("\x1b[1m", "\x1b[0m") if color else ("", "")
-        unknown = "(made before this trial; see the hint above)"
+        unknown = "(not known here; see the hint above)"
         rows = [
             ("API", self.url),
             ("Console", self.admin_url),

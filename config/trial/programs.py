@@ -54,6 +54,9 @@ def relay_programs(
     ]
 
 
-def manage(directory: DataDirectory, env: Mapping[str, str], *arguments: str) -> Step:
+def manage(
+    directory: DataDirectory, env: Mapping[str, str], *arguments: str, stdin: str = ""
+) -> Step:
     """One `manage.py` command of the start-up."""
-    return Step(argv=[*_MANAGE, *arguments], env=env, cwd=PROJECT, log=directory.log("setup"))
+    log = directory.log("setup")
+    return Step(argv=[*_MANAGE, *arguments], env=env, cwd=PROJECT, log=log, stdin=stdin)

@@ -134,9 +134,9 @@ class Trial:
         write_env_file(self.directory.env_file, values)
         return values
 
-    def _manage(self, values: Mapping[str, str], *arguments: str) -> Step:
+    def _manage(self, values: Mapping[str, str], *arguments: str, stdin: str = "") -> Step:
         environment = variables.child_environment(self.environment, values)
-        return manage(self.directory, environment, *arguments)
+        return manage(self.directory, environment, *arguments, stdin=stdin)
 
     def _migrate(self, values: Mapping[str, str]) -> None:
         say("Migrating …")
@@ -153,17 +153,47 @@ class Trial:
 
     def _make_first_accounts(self, values: dict[str, str]) -> None:
         """An admin and a provisioner, once; what is made is written down at once."""
+        dead = self._forget_dead(values)
         if variables.ADMIN_PASSWORD not in values:
             made = self._create(values, "admin", "create", "--username", "admin", "--json")
             if made:
                 values[variables.ADMIN_USER] = made["username"]
                 values[variables.ADMIN_PASSWORD] = made["password"]
                 write_env_file(self.directory.env_file, values)
+            else:
+                say("  manage.py admin reset-password --username admin")
         if variables.PROVISIONER_TOKEN not in values:
-            made = self._create(values, "provisioner", "create", "--name", "trial", "--json")
+            # The token of that name may be at work elsewhere: it is not for us to change.
+            name = f"trial {secrets.token_hex(3)}" if "provisioner" in dead else "trial"
+            made = self._create(values, "provisioner", "create", "--name", name, "--json")
             if made:
                 values[variables.PROVISIONER_TOKEN] = made["token"]
                 write_env_file(self.directory.env_file, values)
+            else:
+                say("  manage.py provisioner rotate --name trial")
+
+    def _forget_dead(self, values: dict[str, str]) -> set[str]:
+        """Forget the credentials that were changed since; which kinds they are of."""
+        names = {
+            "admin_user": variables.ADMIN_USER,
+            "admin_password": variables.ADMIN_PASSWORD,
+            "provisioner_token": variables.PROVISIONER_TOKEN,
+        }
+        known = {key: values[name] for key, name in names.items() if name in values}
+        if not known:
+            return set()
+        check = self._manage(values, "credentials_check", "--json", stdin=json.dumps(known))
+        holds = json.loads(check.must(self.signals, what="Checking the first credentials"))
+        dead = {kind for kind, good in holds.items() if not good}
+        for kind in sorted(dead):
+            say(f"The first {kind}'s secret was changed or ended since.")
+        if "admin" in dead:
+            del values[variables.ADMIN_PASSWORD]
+        if "provisioner" in dead:
+            del values[variables.PROVISIONER_TOKEN]
+        if dead:
+            write_env_file(self.directory.env_file, values)
+        return dead
 
     def _create(self, values: Mapping[str, str], kind: str, *arguments: str) -> dict[str, str]:
         """What the command made; empty when this database has one from before."""
@@ -172,10 +202,7 @@ class Trial:
             return dict(json.loads(output))
         if "exists" not in errors.lower():
             raise TrialError(f"Making the first {kind} failed:\n{errors}")
-        say(
-            f"This database has its {kind} from before, whose secret is not known here; "
-            f"`manage.py {kind} --help` tells how to set another."
-        )
+        say(f"This database has its {kind} from before, whose secret is not known here. To set it:")
         return {}
 
     def _wait_for_relay(self, values: Mapping[str, str]) -> None:

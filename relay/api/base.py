@@ -40,6 +40,11 @@ class RelayView(APIView):
         check_query(request, self.query.get(method, frozenset()))
 
     @property
+    def default_response_headers(self) -> dict[str, str]:
+        """None: REST framework would tell Allow with every answer, and it belongs to a 405."""
+        return {}
+
+    @property
     def allowed_methods(self) -> list[str]:
         """For the Allow header."""
         return sorted(self.callers)

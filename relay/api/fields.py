@@ -56,7 +56,11 @@ class StrictIntegerField(serializers.IntegerField):
 class BoundedListField(serializers.ListField):
     """A list that is counted before its entries are looked at: they may be millions."""
 
-    default_error_messages = {"too_long": "Must have no more than {max_length} entries."}
+    default_error_messages = {
+        "not_a_list": "Must be a list.",
+        "min_length": "Must have at least {min_length} entry.",
+        "too_long": "Must have no more than {max_length} entries.",
+    }
 
     def to_internal_value(self, data: Any) -> list[Any]:
         if isinstance(data, list) and self.max_length is not None and len(data) > self.max_length:

@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.views import defaults
 
@@ -10,10 +11,20 @@ from config.kernel.problems import Forbidden, MalformedRequest, NotFound
 from relay.api.problems import problem_of, problem_response, request_id_of
 
 _CONSOLE = "/admin/"
+#: What a browser shows; the rest is for programs.
+_FOR_PEOPLE = (_CONSOLE, "/api/", "/static/")
+_OTHER_HOST = (
+    "The relay does not answer people under the host name of this address.\n\n"
+    "Its operator sets the names in ALLOWED_HOSTS (docs/operations/settings.md).\n"
+)
+_NOT_VALID = "The request is not valid.\n"
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """A request that Django itself refused, such as one for a host that is not ours."""
+    if request.path.startswith(_FOR_PEOPLE):
+        text = _OTHER_HOST if isinstance(exception, DisallowedHost) else _NOT_VALID
+        return HttpResponse(text, status=400, content_type="text/plain; charset=utf-8")
     return problem_response(MalformedRequest("The request is not valid."), request_id_of(request))
 
 

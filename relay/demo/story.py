@@ -41,6 +41,11 @@ _TTL = 3600
 _FIRST_ANSWER_WITHIN, _CLEAN_UP_WITHIN = 3.0, 5.0
 _PAGES, _LARGEST_PAGE = 4, 100
 _LINES_A_TRANSFER = 8
+#: What to do about a provisioner's token that is no longer good.
+_WAY_BACK = (
+    " Start `manage.py up` again, which sees to its own; or make one with `manage.py provisioner "
+    "rotate --name NAME` and pass it by --provisioner-token-file."
+)
 _STYLES = {"relay": "cyan", "provisioner": "magenta", "sender": "blue", "recipient": "green"}
 
 
@@ -259,7 +264,10 @@ class Story:
                 provisioner.put_device(device.credentials)
             except Failure as failure:  # a clear no: there is nothing to disable
                 self._made.remove(device.id)
-                raise DemoFailed(f"The provisioner cannot make a device: {failure}") from failure
+                advice = _WAY_BACK if failure.code == "UNAUTHENTICATED" else ""
+                raise DemoFailed(
+                    f"The provisioner cannot make a device: {failure}{advice}"
+                ) from failure
         self._tell("provisioner", "made two devices, by SHA-256 of secrets that they keep")
 
     def _seal(self, instance: Json) -> list[Draft]:

@@ -7,6 +7,7 @@ from uuid import UUID
 from config.kernel import clock, sql
 from config.kernel.shards import shard_of_device
 from relay.expiry import DUE_SQL
+from relay.models import Device, DeviceState
 
 _QUEUE = Path(__file__).parent.parent / "sql" / "device_queue.sql"
 
@@ -32,3 +33,8 @@ def device_view(*, device_id: UUID) -> DeviceView | None:
         return None
     row = found[0]
     return DeviceView(int(row["count"]), int(row["bytes"]), row["wake_transport"])
+
+
+def device_is_disabled(*, device_id: UUID) -> bool:
+    """Whether the id was a device's once and is kept, disabled, while its receipts are."""
+    return Device.objects.filter(device_id=device_id, state=DeviceState.DISABLED).exists()

@@ -13,6 +13,10 @@ class ProvisionerError(Exception):
     """Why a provisioner could not be made or changed, in words for an operator."""
 
 
+class ProvisionerNameInvalid(ProvisionerError):  # noqa: N818 - what is wrong, as elsewhere
+    """No provisioner can have this name."""
+
+
 @dataclass(frozen=True)
 class IssuedProvisioner:
     """A provisioner and its token, which is shown this once."""
@@ -25,14 +29,24 @@ class IssuedProvisioner:
 def provisioner_create(*, name: str) -> IssuedProvisioner:
     """Make a provisioner. Raises ProvisionerError when the name is taken or not usable."""
     if not 1 <= len(name) <= 100 or not name.isprintable():
-        raise ProvisionerError("a name has 1 to 100 printable characters")
-    if Provisioner.objects.filter(name=name).exists():
-        raise ProvisionerError(f"a provisioner named {name} exists")
+        raise ProvisionerNameInvalid("A name has 1 to 100 printable characters.")
+    taken = Provisioner.objects.filter(name=name).first()
+    if taken is not None:
+        raise name_is_taken(name, is_revoked=taken.revoked_at is not None)
     secret = new_secret()
     row = Provisioner.objects.create(
         provisioner_id=uuid4(), name=name, token_sha256=secret.sha256, created_at=clock.read()
     )
     return _issued(row, provisioner_token(row.provisioner_id, secret))
+
+
+def name_is_taken(name: str, *, is_revoked: bool = False) -> ProvisionerError:
+    """A name stays taken: the audit log tells by it who did what."""
+    if is_revoked:
+        return ProvisionerError(
+            f"A provisioner named {name} exists; it is revoked, and its name stays taken."
+        )
+    return ProvisionerError(f"A provisioner named {name} exists.")
 
 
 def provisioner_rotate(*, name: str) -> IssuedProvisioner:
@@ -56,9 +70,9 @@ def provisioner_revoke(*, name: str) -> datetime:
 def _active(name: str) -> Provisioner:
     row = Provisioner.objects.select_for_update(no_key=True).filter(name=name).first()
     if row is None:
-        raise ProvisionerError(f"there is no provisioner named {name}")
+        raise ProvisionerError(f"There is no provisioner named {name}.")
     if row.revoked_at is not None:
-        raise ProvisionerError(f"the provisioner {name} is revoked")
+        raise ProvisionerError(f"The provisioner {name} is revoked.")
     return row
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import pwd
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +20,7 @@ from django.core.management.base import CommandError
 
 from config.commands import CommandGroup, Options, RelayCommand, Unavailable, operator, table
 from config.kernel.problems import NotFound
+from tests.conftest import PROJECT, test_database_url
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,75 @@ def test_a_table_takes_every_cell_literally() -> None:
         assert text in out
     assert "None" not in out
     assert "\x1b" not in out
+
+
+def in_a_terminal(columns: int, *renderables: Any) -> list[str]:
+    """The lines that a terminal of so many columns gets."""
+    out = StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("LINES", "25")
+        patch.setenv("TERM", "dumb")
+        for each in renderables:
+            call_command(Sketch(lambda command, each=each: command.print(each, {})), stdout=out)
+    return out.getvalue().splitlines()
+
+
+MOMENT = "2026-12-01 16:12 UTC"
+WIDE = table(
+    ("Name", "Provisioner", "State", "Created", "Changed"),
+    [("identity", UUID(int=7), "revoked", MOMENT, MOMENT)],
+)
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80, 200])
+def test_an_id_is_never_broken_over_lines_and_nothing_is_cut(columns: int) -> None:
+    lines = in_a_terminal(columns, WIDE)
+    assert any("00000000-0000-0000-0000-000000000007" in line for line in lines)
+    assert "".join(lines).count("UTC") == 2 or columns < 60
+
+
+def test_a_table_with_an_id_and_two_moments_breaks_only_between_words_at_80_columns() -> None:
+    _, _, *rows = (line.split() for line in in_a_terminal(80, WIDE))
+    identity = "00000000-0000-0000-0000-000000000007"
+    assert rows == [
+        ["identity", identity, "revoked", "2026-12-01", "2026-12-01"],
+        ["16:12", "UTC", "16:12", "UTC"],
+    ]
+
+
+def test_no_row_is_broken_where_a_program_reads_and_none_ends_in_white_space() -> None:
+    cells = ("x" * 300, UUID(int=7), "2026-12-01 16:12 UTC")
+    made = table(("A", "B", "C"), [cells, ("", "", "")])
+    out, _ = run(Sketch(lambda command: command.print(made, {})))
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    assert f"{cells[0]}  {cells[1]}  {cells[2]}" in out.splitlines()
+
+
+def test_a_title_and_a_note_are_as_wide_as_they_need() -> None:
+    title, note = "A long title that says what is below", "A note that is longer than the table."
+    lines = in_a_terminal(80, table(("A",), [("1",)], title=title, note=note))
+    assert lines[0].strip() == title
+    assert lines[-1].strip() == note
+
+
+def test_a_result_that_cannot_be_written_is_one_line() -> None:
+    command = [sys.executable, "manage.py", "limits", "show"]
+    for more in ([], ["--json"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*command, *more],
+                cwd=PROJECT,
+                env={**os.environ, "DATABASE_URL": test_database_url()},
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert done.returncode == 1
+        assert done.stderr == "Error: The result cannot be written: No space left on device.\n"
 
 
 def test_notes_are_for_people_and_leave_stdout_alone() -> None:

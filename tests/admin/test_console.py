@@ -55,6 +55,12 @@ def furnished() -> dict[str, str]:
     return {page: key or str(issued.provisioner_id) for page, key in READ_ONLY.items()}
 
 
+def sign_in(client: Client, username: str, password: str) -> Any:
+    """The answer to the form."""
+    fields = {"username": username, "password": password, "next": "/admin/"}
+    return client.post("/admin/login/", fields)
+
+
 # --- Who gets in ------------------------------------------------------------------------------
 
 
@@ -201,9 +207,10 @@ def test_an_account_made_in_the_console_is_audited(owner: Client) -> None:
     assert entry.after == {
         "username": "bob",
         "is_active": True,
-        "is_staff": False,
-        "is_superuser": False,
+        "is_staff": True,
+        "is_superuser": True,
     }
+    assert sign_in(Client(), "bob", password).status_code == 302
     assert not LogEntry.objects.exists()
 
 

@@ -275,7 +275,7 @@ def test_show_prints_value_bounds_version_and_since_when() -> None:
     assert "Submits an address, a window off 1 to 1,000,000, or off --address-rate" in rows
     assert "Window 10 s 1 s to 1 h --window-seconds" in rows
     assert "Protocol versions accepted 1 each 1 to 255, at least one --protocol-versions" in rows
-    assert "in force since 2026-12-01 04:05 UTC" in rows
+    assert "In force since 2026-12-01 04:05 UTC." in rows
 
 
 def test_show_of_retention_in_words_and_as_json() -> None:
@@ -316,10 +316,34 @@ def test_exit_code_and_output_of_a_change() -> None:
     assert versions("limits") == [1, 2]
 
 
-def test_a_refusal_is_one_line_on_stderr_and_exit_code_1() -> None:
+def test_a_value_out_of_bounds_is_one_line_on_stderr_and_exit_code_2() -> None:
     done = manage("limits", "set", "--pending-count", "9", "--reason", "r", "--json")
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr == "Error: pending_count = 9 is not allowed: 10 to 100000.\n"
+
+
+def test_a_change_that_changes_nothing_is_refused_with_exit_code_1() -> None:
+    done = manage("limits", "set", "--pending-count", "1000", "--reason", "r")
     assert (done.code, done.stdout) == (1, "")
-    assert done.stderr == "Refused: pending_count = 9 is not allowed: 10 to 100000.\n"
+    assert done.stderr == "Error: Nothing to change: pending_count = 1000 already holds.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("limits", "set", "--envelope-bytes=5", "--reason=r"),
+        ("limits", "set", "--protocol-versions=1,300", "--reason=r"),
+        ("limits", "set", "--reason=r"),
+        ("limits", "set", "--pending-count=500", "--reason= "),
+        ("retention", "set", "--ttl-days=31", "--reason=r"),
+        ("outbox", "requeue", "--all", "--topic=wake", "--reason= "),
+    ],
+)
+def test_what_no_command_line_may_ask_for_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError) as refusal:
+        said(*arguments)
+    assert refusal.value.returncode == 2
+    assert (versions("limits"), versions("retention")) == ([1], [1])
 
 
 @pytest.mark.parametrize(
@@ -349,7 +373,7 @@ def test_a_database_that_is_away_is_one_line_and_exit_code_1() -> None:
     done = manage("limits", "show", DATABASE_URL="postgresql://relay:secret@127.0.0.1:1/relay")
     assert done.code == 1
     assert _one_line(done)
-    assert done.stderr.startswith("Unavailable: PostgreSQL does not answer: ")
+    assert done.stderr.startswith("Error: PostgreSQL does not answer: ")
     assert "secret" not in done.stderr
 
 
@@ -366,9 +390,7 @@ def test_a_database_that_is_not_migrated_is_one_line_and_exit_code_1() -> None:
             cursor.execute(f"DROP DATABASE {empty} WITH (FORCE)")
     assert done.code == 1
     assert _one_line(done)
-    assert done.stderr == (
-        "Unavailable: The database is not migrated: run `manage.py migrate` first.\n"
-    )
+    assert done.stderr == ("Error: The database is not migrated: run `manage.py migrate` first.\n")
 
 
 def test_a_lock_that_another_holds_is_one_line_and_exit_code_1() -> None:

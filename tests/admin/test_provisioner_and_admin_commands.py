@@ -147,15 +147,18 @@ def test_a_change_whose_audit_entry_fails_does_not_happen(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("create", "--name", "taken"), "a provisioner named taken exists"),
-        (("create", "--name", ""), "a name has 1 to 100 printable characters"),
-        (("create", "--name", "x" * 101), "a name has 1 to 100 printable characters"),
-        (("create", "--name", "two\nlines"), "a name has 1 to 100 printable characters"),
-        (("rotate", "--name", "nobody"), "there is no provisioner named nobody"),
-        (("revoke", "--name", "nobody"), "there is no provisioner named nobody"),
-        (("rotate", "--name", "gone"), "the provisioner gone is revoked"),
-        (("revoke", "--name", "gone"), "the provisioner gone is revoked"),
-        (("create", "--name", "gone"), "a provisioner named gone exists"),
+        (("create", "--name", "taken"), "A provisioner named taken exists."),
+        (("create", "--name", ""), "A name has 1 to 100 printable characters."),
+        (("create", "--name", "x" * 101), "A name has 1 to 100 printable characters."),
+        (("create", "--name", "two\nlines"), "A name has 1 to 100 printable characters."),
+        (("rotate", "--name", "nobody"), "There is no provisioner named nobody."),
+        (("revoke", "--name", "nobody"), "There is no provisioner named nobody."),
+        (("rotate", "--name", "gone"), "The provisioner gone is revoked."),
+        (("revoke", "--name", "gone"), "The provisioner gone is revoked."),
+        (
+            ("create", "--name", "gone"),
+            "A provisioner named gone exists; it is revoked, and its name stays taken.",
+        ),
     ],
 )
 def test_what_cannot_be_done_to_a_provisioner_is_refused(
@@ -167,6 +170,7 @@ def test_what_cannot_be_done_to_a_provisioner_is_refused(
     with pytest.raises(CommandError) as refusal:
         answer("provisioner", *arguments)
     assert str(refusal.value) == why
+    assert refusal.value.returncode == (2 if why.startswith("A name has") else 1)
     assert len(audited()) == 3
 
 
@@ -201,7 +205,7 @@ def test_two_provisioners_of_one_name_at_once_are_one_and_a_refusal() -> None:
         refusals = run_twice_at_once(
             lambda name=name: provisioner_create(actor="a", name=name), ProvisionerError
         )
-        assert [str(error) for error in refusals] == [f"a provisioner named {name} exists"]
+        assert [str(error) for error in refusals] == [f"A provisioner named {name} exists."]
     assert Provisioner.objects.count() == len(audited()) == 5
 
 
@@ -214,7 +218,7 @@ def test_the_token_alone_is_on_stdout() -> None:
     assert done.stderr.startswith("Keep the token: ")
     again = manage("provisioner", "create", "--name", "identity", "--json")
     assert (again.code, again.stdout) == (1, "")
-    assert again.stderr == "Refused: a provisioner named identity exists\n"
+    assert again.stderr == "Error: A provisioner named identity exists.\n"
     assert manage("provisioner", "create").code == 2
 
 
@@ -280,15 +284,15 @@ def test_an_admin_whose_audit_entry_fails_stays_as_it_was(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("create", "--username", "ada"), "an admin named ada exists"),
-        (("create", "--username", "ADA"), "an admin named ADA exists"),
-        (("create", "--username", "ａｄａ"), "an admin named ada exists"),
-        (("create", "--username", ""), "a username has 1 to 150"),
-        (("create", "--username", "x" * 151), "a username has 1 to 150"),
-        (("create", "--username", "a b"), "a username has 1 to 150"),
-        (("create", "--username", "a\0b"), "a username has 1 to 150"),
-        (("create", "--username", "bob", "--email", "bob"), "bob is not an email address"),
-        (("reset-password", "--username", "bob"), "there is no admin named bob"),
+        (("create", "--username", "ada"), "An admin named ada exists."),
+        (("create", "--username", "ADA"), "An admin named ADA exists."),
+        (("create", "--username", "ａｄａ"), "An admin named ada exists."),
+        (("create", "--username", ""), "A username has 1 to 150"),
+        (("create", "--username", "x" * 151), "A username has 1 to 150"),
+        (("create", "--username", "a b"), "A username has 1 to 150"),
+        (("create", "--username", "a\0b"), "A username has 1 to 150"),
+        (("create", "--username", "bob", "--email", "bob"), "bob is not an email address."),
+        (("reset-password", "--username", "bob"), "There is no admin named bob."),
     ],
 )
 def test_what_cannot_be_done_to_an_admin_is_refused(arguments: tuple[str, ...], why: str) -> None:
@@ -296,6 +300,8 @@ def test_what_cannot_be_done_to_an_admin_is_refused(arguments: tuple[str, ...], 
     with pytest.raises(CommandError) as refusal:
         answer("admin", *arguments)
     assert str(refusal.value).startswith(why)
+    is_mistake = why.startswith("A username has") or why.endswith("email address.")
+    assert refusal.value.returncode == (2 if is_mistake else 1)
     assert User.objects.count() == len(audited()) == 1
 
 
@@ -315,7 +321,7 @@ def test_two_admins_of_one_name_at_once_are_one_and_a_refusal(
         refusals = run_twice_at_once(
             lambda name=name: admin_create(actor="a", username=name), AdminError
         )
-        assert [str(error) for error in refusals] == [f"an admin named {name} exists"]
+        assert [str(error) for error in refusals] == [f"An admin named {name} exists."]
     assert User.objects.count() == len(audited()) == 5
 
 
@@ -325,9 +331,9 @@ def test_admin_commands_as_an_operator_runs_them() -> None:
     assert authenticate(username="ada", password=made.json["password"]) is not None
     again = manage("admin", "create", "--username", "ada", "--json")
     assert (again.code, again.stdout) == (1, "")
-    assert again.stderr == "Refused: an admin named ada exists\n"
+    assert again.stderr == "Error: An admin named ada exists.\n"
     reset = manage("admin", "reset-password", "--username", "ada")
     assert reset.code == 0
     assert reset.stderr.startswith("Keep the password: ")
-    row = reset.stdout.splitlines()[-2].split()
+    row = reset.stdout.splitlines()[-1].split()
     assert authenticate(username="ada", password=row[1]) is not None

@@ -161,3 +161,23 @@ def test_any_content_encoding_is_refused(relay: RelayClient, encoding: str) -> N
         for body in (json.dumps(envelope_for(device)).encode(), b"\x1f\x8b\x08\x00"):
             answer = post(relay, device, body, headers={"Content-Encoding": encoding})
             assert_problem(answer, "UNSUPPORTED_MEDIA_TYPE")
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"", "The body is empty."),
+        (b" \n", "The body is empty."),
+        (b"\xff{}", "The body is not UTF-8."),
+        (b'{"a": 1, "a": 2}', "A member of an object is there twice."),
+        (b'{"a": NaN}', "NaN and Infinity are not JSON."),
+        (b"{secret", "The body is not JSON."),
+        (b"[" * 100_000, "The body is not JSON."),
+        (b"[]", "The top level must be a JSON object."),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_told_apart_and_not_echoed(
+    relay: RelayClient, body: bytes, detail: str
+) -> None:
+    answer = post(relay, make_device(), body)
+    assert (answer.json()["code"], answer.json()["detail"]) == ("MALFORMED_REQUEST", detail)

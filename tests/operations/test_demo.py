@@ -279,6 +279,8 @@ def test_a_revoked_provisioner_is_told_and_there_is_nothing_to_clean_up(
     Provisioner.objects.all().delete()
     result = demo.run(file, "--json")
     refused(result, "The provisioner cannot make a device: UNAUTHENTICATED")
+    assert "provisioner rotate --name" in result[2]
+    assert "--provisioner-token-file" in result[2]
 
 
 def test_ctrl_c_leaves_nothing_behind(demo: Demo, tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_ctrl_c_leaves_nothing_behind(demo: Demo, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == "CommandError: Stopped half-way.\n"
+    assert errors == "Error: Stopped half-way.\n"
     assert output.splitlines()[-1].endswith("disabled 2 devices: the demo leaves nothing pending")
     assert_nothing_is_left()
 

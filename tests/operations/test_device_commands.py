@@ -2,7 +2,7 @@
 
 import json
 from io import StringIO
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -10,6 +10,7 @@ from django.core.management import CommandError, call_command
 from config.kernel.shards import shard_of_device
 from quotas.models import QueueUsage
 from relay.models import Device
+from relay.services.sweeping import Pace, sweep_all
 from tests.client import Party, RelayClient, make_device
 from tests.factories import store
 
@@ -116,3 +117,37 @@ def test_a_clock_row_from_the_future_is_found_and_mended() -> None:
     # Never behind what is stored, or a later envelope would be accepted "before" it.
     stored_us = int(envelope.accepted_at.timestamp() * 1_000_000)
     assert rows.get().last_accepted_us >= stored_us
+
+
+def told(*arguments: str) -> str:
+    """What a command prints for people."""
+    out = StringIO()
+    call_command(*arguments, stdout=out, stderr=StringIO())
+    return out.getvalue()
+
+
+def test_disabling_what_is_disabled_says_so_and_is_done() -> None:
+    device = str(make_device().id)
+    store(UUID(device), size=7)
+    assert told("device_disable", device).startswith("This would remove 1 pending envelope (7 ")
+    assert told("device_disable", device, "--for-real").startswith("Disabled. 1 pending envelope")
+    already = "It is disabled already. 1 pending envelope (7 bytes) left to remove.\n"
+    assert told("device_disable", device, "--for-real") == told("device_disable", device) == already
+    sweep_all(pace=Pace(), stop=lambda: False, most_seconds=60)
+    assert run("device_disable", device) == [
+        {"device_id": device, "disabled": True, "pending": {"count": 0, "bytes": 0}}
+    ]
+
+
+def test_a_new_token_comes_with_the_advice_to_keep_it() -> None:
+    err = StringIO()
+    call_command("device_create", stdout=StringIO(), stderr=err)
+    assert err.getvalue().startswith("Keep the tokens: ")
+
+
+def test_for_real_alone_is_a_mistake_of_the_command_line() -> None:
+    _, before = drifted_queue()
+    with pytest.raises(CommandError, match="--for-real goes with --repair") as refusal:
+        call_command("quota_audit", "--for-real", stdout=StringIO())
+    assert refusal.value.returncode == 2
+    assert QueueUsage.objects.get(device_id=before.device_id).pending_count == 5

@@ -102,3 +102,29 @@ def test_a_database_that_is_away_is_one_line() -> None:
     assert done.returncode == 1
     assert "PostgreSQL does not answer" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("RELAY_SHARD", " Did you mean RELAY_SHARDS?"),
+        ("RELAY_SWEEP_BACTH_FILE", " Did you mean RELAY_SWEEP_BATCH?"),
+        ("WAKE_GATEWAY_URI", " Did you mean WAKE_GATEWAY_URL?"),
+        ("WAKE_X", ""),
+    ],
+)
+def test_a_misspelt_setting_stops_the_start(name: str, hint: str) -> None:
+    done = start(**{name: "16"})
+    assert done.returncode == 2
+    assert done.stderr == f"{name} is not a setting of the relay.{hint}\n"
+
+
+def test_what_a_container_is_told_of_a_service_named_relay_is_no_setting() -> None:
+    links = {
+        "RELAY_SERVICE_HOST": "10.0.0.1",
+        "RELAY_SERVICE_PORT_HTTP": "8000",
+        "RELAY_PORT": "tcp://10.0.0.1:8000",
+        "RELAY_PORT_8000_TCP_ADDR": "10.0.0.1",
+    }
+    assert start(**links).returncode == 0
+    assert start(RELAY_PORT="8000").returncode == 2

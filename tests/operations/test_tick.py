@@ -6,7 +6,11 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from io import StringIO
 from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
 
 from outbox import machinery
 from outbox.models import Lease, SweepRun
@@ -86,3 +90,23 @@ def test_the_process_works_and_ends_cleanly_on_sigterm() -> None:
     assert not Body.objects.exists()
     assert out.startswith("tick ended after ")
     assert not Lease.objects.filter(name="tick").exists()
+
+
+def once() -> CommandError:
+    """How one round of the command ended that should not end well."""
+    with pytest.raises(CommandError) as refusal:
+        call_command("tick", "--once", stdout=StringIO())
+    return refusal.value
+
+
+def test_one_round_that_did_nothing_says_why_by_its_exit_code_too() -> None:
+    assert Clock.new().tick()  # and keeps the lease
+    refusal = once()
+    assert str(refusal) == "Nothing was done: another process is the clock just now."
+    assert refusal.returncode == 1
+
+
+def test_one_round_that_did_its_work_is_done() -> None:
+    store_ended(make_device().id)
+    call_command("tick", "--once", stdout=StringIO())
+    assert not Body.objects.exists()

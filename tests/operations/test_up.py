@@ -316,6 +316,42 @@ def test_a_killed_trial_leaves_nothing_and_the_next_finds_everything(place: Path
     assert not (data_dir / "postgres" / "postmaster.pid").exists()
 
 
+def test_credentials_that_were_changed_since_are_not_printed_again(place: Path) -> None:
+    first = Up(place / "data")
+    remembered = read_env_file(place / "data" / "env")
+    for command in (
+        ("admin", "reset-password", "--username", "admin"),
+        ("provisioner", "rotate", "--name", "trial"),
+    ):
+        subprocess.run(
+            [sys.executable, str(PROJECT / "manage.py"), *command],
+            env={**os.environ, **remembered, **first.facts["env"]},
+            capture_output=True,
+            check=True,
+        )
+    assert first.end() == (0, "")
+
+    second = Up(place / "data")
+    try:
+        assert second.facts["admin_password"] is None
+        said = second.errors()
+        assert "The first admin's secret was changed or ended since." in said
+        assert "  manage.py admin reset-password --username admin\n" in said
+        token = second.facts["provisioner_token"]
+        assert token != first.facts["provisioner_token"]
+        made = httpx.put(
+            f"{second.facts['url']}/v1/devices/{uuid4()}",
+            json={"token_sha256": "ab" * 32},
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        assert made.status_code == 201
+        kept = read_env_file(place / "data" / "env")
+        assert kept["RELAY_DEMO_PROVISIONER_TOKEN"] == token
+        assert "RELAY_TRIAL_ADMIN_PASSWORD" not in kept
+    finally:
+        assert second.end() == (0, "")
+
+
 @pytest.mark.parametrize("moment", ["Making the PostgreSQL database", "Migrating"])
 def test_a_stop_during_the_start_leaves_nothing(place: Path, moment: str) -> None:
     up = Up(place / "data")
@@ -328,7 +364,7 @@ def test_a_stop_during_the_start_leaves_nothing(place: Path, moment: str) -> Non
 def test_a_port_that_is_none_is_refused_in_one_line(place: Path) -> None:
     up = Up(place / "data", "--port", "http")
     assert up.finish() == (2, "")
-    assert up.errors() == "CommandError: --port http: a port is a number from 0 to 65535.\n"
+    assert up.errors() == "Error: --port http: a port is a number from 0 to 65535.\n"
     assert not (place / "data").exists()
 
 

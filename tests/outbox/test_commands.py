@@ -45,7 +45,7 @@ class Running:
 def test_check_health_knows_the_living_from_the_dead() -> None:
     dead = manage("check_health", "work", "wake")
     assert (dead.code, dead.stdout) == (1, "")
-    assert dead.stderr == "Refused: No work wake said within 60 s that it is alive.\n"
+    assert dead.stderr == "Error: No work wake said within 60 s that it is alive.\n"
     Pulse(heartbeats.worker("wake")).beat()
     Pulse(heartbeats.worker("wake")).beat()
     alive = manage("check_health", "work", "wake", "--json")
@@ -56,12 +56,12 @@ def test_check_health_of_nothing_known_is_a_mistake_and_without_a_database_a_no(
     unknown = manage("check_health", "werk", "wake")
     assert unknown.code == 2
     assert unknown.stderr == (
-        "CommandError: There is no process 'werk wake': it is one of "
+        "Error: There is no process 'werk wake': it is one of "
         "dispatch_outbox, work wake, work maintenance, tick.\n"
     )
     away = manage("check_health", "tick", DATABASE_URL=NO_POSTGRES)
     assert away.code == 1
-    assert away.stderr.startswith("Unavailable: PostgreSQL does not answer")
+    assert away.stderr.startswith("Error: PostgreSQL does not answer")
 
 
 # --- Command lines ---------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_worker_takes_exactly_one_queue_and_a_sensible_count(
 def test_without_a_redis_url_neither_starts(arguments: list[str]) -> None:
     done = manage(*arguments, REDIS_URL="")
     assert (done.code, done.stdout) == (2, "")
-    assert done.stderr == "Unavailable: REDIS_URL is not set: name the Redis of your queue.\n"
+    assert done.stderr == "Error: REDIS_URL is not set: name the Redis of your queue.\n"
 
 
 # --- Once, and something is away ---------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_what_could_not_be_done_at_once_is_no_success(
     done = manage(*arguments, **{"REDIS_URL": valkey.url, **environment})
     assert done.code == 1
     *log, last = done.stderr.splitlines()
-    assert last.startswith(f"Unavailable: {text}")
+    assert last.startswith(f"Error: {text}")
     assert all(line.startswith("{") for line in log)
 
 
@@ -128,8 +128,8 @@ def test_a_tick_beside_the_clock_says_that_it_is_not_its_turn(valkey: OwnValkey)
     clock = Clock.new()
     assert clock.tick()
     done = manage("tick", "--once", REDIS_URL=valkey.url)
-    assert (done.code, done.stdout) == (0, "tick ended after 0 rounds; 0 rows swept\n")
-    assert done.stderr.startswith("Another process is the clock just now")
+    assert (done.code, done.stdout) == (1, "tick ended after 0 rounds; 0 rows swept\n")
+    assert done.stderr == "Error: Nothing was done: another process is the clock just now.\n"
     clock.let_go()
     done = manage("tick", "--once", "--json", REDIS_URL=valkey.url)
     assert (done.json["rounds"], done.stderr) == (1, "")

@@ -6,7 +6,7 @@ from adminui import policies
 from adminui.management import policies as shared
 from adminui.selectors.policies import limits_in_force, limits_settings
 from adminui.services.limits import limits_set
-from adminui.services.policies import PolicyRefused
+from adminui.services.policies import PolicyMistaken, PolicyRefused
 from config.commands import CommandGroup, Options, operator
 
 _NAMES = (*(setting.name for setting in policies.LIMITS), policies.PROTOCOL_VERSIONS)
@@ -15,6 +15,7 @@ _NAMES = (*(setting.name for setting in policies.LIMITS), policies.PROTOCOL_VERS
 class Command(CommandGroup):
     help = "Show or change the limits on sizes, queues and rates."
     refusals = (PolicyRefused,)
+    mistakes = (PolicyMistaken,)
 
     def add_actions(self) -> None:
         self.action("show", self.show, help="Print the limits in force and their bounds.")

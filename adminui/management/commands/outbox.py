@@ -2,7 +2,7 @@
 
 from adminui.management.outbox import add_choice, chosen_by, letters_table, status_tables
 from adminui.services import outbox as services
-from adminui.services.policies import PolicyRefused
+from adminui.services.policies import PolicyMistaken, PolicyRefused
 from config.commands import CommandGroup, Options, counted, operator
 from outbox.selectors import outbox_status
 
@@ -10,6 +10,7 @@ from outbox.selectors import outbox_status
 class Command(CommandGroup):
     help = "Show how the outbox does, and requeue or discard its dead letters."
     refusals = (services.OutboxRefused, PolicyRefused)
+    mistakes = (PolicyMistaken,)
 
     def add_actions(self) -> None:
         self.action(

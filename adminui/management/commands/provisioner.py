@@ -3,19 +3,21 @@
 from adminui.selectors.provisioners import ProvisionerView, provisioners
 from adminui.services import provisioners as services
 from config.commands import CommandGroup, Options, in_minutes, operator, table
-from relay.services.provisioners import IssuedProvisioner, ProvisionerError
+from relay.services.provisioners import IssuedProvisioner, ProvisionerError, ProvisionerNameInvalid
 
-_COLUMNS = ("Name", "Provisioner", "State", "Created", "Rotated", "Revoked")
+_COLUMNS = ("Name", "Provisioner", "State", "Created", "Changed")
 
 
 def _cells(entry: ProvisionerView) -> tuple[str, ...]:
-    moments = (entry.created_at, entry.rotated_at, entry.revoked_at)
-    return (entry.name, str(entry.provisioner_id), entry.state, *map(in_minutes, moments))
+    last = entry.revoked_at or entry.rotated_at
+    moments = (in_minutes(entry.created_at), in_minutes(last))
+    return (entry.name, str(entry.provisioner_id), entry.state, *moments)
 
 
 class Command(CommandGroup):
     help = "Make, list, rotate and revoke the tokens of identity services."
     refusals = (ProvisionerError,)
+    mistakes = (ProvisionerNameInvalid,)
 
     def add_actions(self) -> None:
         self.action("list", self.list, help="Print every provisioner; never a token.")

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from adminui import policies
 from adminui.management import policies as shared
 from adminui.selectors.policies import retention_in_force, retention_settings
-from adminui.services.policies import PolicyRefused
+from adminui.services.policies import PolicyMistaken, PolicyRefused
 from adminui.services.retention import retention_set
 from config.commands import CommandGroup, Options, operator
 
@@ -15,6 +15,7 @@ _NAMES = tuple(setting.name for setting in policies.RETENTION)
 class Command(CommandGroup):
     help = "Show or change how long mail and receipts are kept."
     refusals = (PolicyRefused,)
+    mistakes = (PolicyMistaken,)
 
     def add_actions(self) -> None:
         self.action("show", self.show, help="Print the retention in force and its bounds.")

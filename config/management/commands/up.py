@@ -3,27 +3,32 @@
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from config.commands import RelayCommand
 from config.trial.errors import TrialError
 from config.trial.story import DEFAULT_DATA_DIR, Options, run
 
 
-class Command(BaseCommand):
+class Command(RelayCommand):
     help = (
         "Start everything for a trial and stay: PostgreSQL and Valkey unless DATABASE_URL and "
-        "REDIS_URL name yours, the web server, the clock. Ctrl-C stops all of it."
+        "REDIS_URL name yours, the web server, the clock, the dispatcher, the workers. Ctrl-C "
+        "stops all of it; the data stays. --json prints, once all is ready, one line of facts."
     )
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-        parser.add_argument("--port", default="8000", help="port to listen on; 0: any free one")
         parser.add_argument(
-            "--data-dir", type=Path, default=DEFAULT_DATA_DIR, help="where everything is kept"
+            "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
         )
         parser.add_argument(
-            "--json", action="store_true", help="once ready, one line of facts on stdout"
+            "--port", default="8000", help="port to listen on (default: %(default)s; 0: a free one)"
+        )
+        parser.add_argument(
+            "--data-dir",
+            type=Path,
+            default=DEFAULT_DATA_DIR,
+            help="where everything is kept (default: .relay in the project)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

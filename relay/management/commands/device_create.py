@@ -24,6 +24,7 @@ class Command(RelayCommand):
                 f"{device.device_id}  {device.token}",
                 {"device_id": device.device_id, "token": device.token},
             )
+        self.note("Keep the tokens: the relay stores only hashes and cannot show them again.")
 
 
 def _count(text: str) -> int:

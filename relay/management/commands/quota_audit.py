@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from config.commands import RelayCommand, table
+from config.commands import Mistaken, RelayCommand, table
 from relay.services.quota_audit import Drift, quota_audit
 
 
@@ -19,7 +19,9 @@ class Command(RelayCommand):
         parser.add_argument("--for-real", action="store_true", help="with --repair: mend it")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for_real = options["repair"] and options["for_real"]
+        for_real = options["for_real"]
+        if for_real and not options["repair"]:
+            raise Mistaken("--for-real goes with --repair: only that changes something.")
         found = list(quota_audit(repair=for_real))
         self.print(_report(found, for_real), {"drifted": found})
         if found and options["repair"] and not for_real:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
-from config.commands import RelayCommand, Unavailable, counted
+from config.commands import Refused, RelayCommand, Unavailable, counted
 from relay.services.ticking import Clock
 
 
@@ -37,4 +37,4 @@ class Command(RelayCommand):
         if options["once"] and clock.storage.is_on:
             raise Unavailable("PostgreSQL does not answer.")
         if options["once"] and not works:
-            self.note("Another process is the clock just now, so there was nothing to do.")
+            raise Refused("Nothing was done: another process is the clock just now.")
