@@ -8,5 +8,5 @@ if __name__ == "__main__":
         from config.entry import main
 
         main(sys.argv)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # while it is still starting: an end without a word
         sys.exit(130)

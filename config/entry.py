@@ -15,13 +15,10 @@ _DEFAULT_DATA_DIR = Path(__file__).resolve().parent.parent / ".relay"
 
 
 def main(argv: list[str]) -> None:
-    """Run the command line; Ctrl-C during the start is an end without a word (130)."""
-    try:
-        load_trial_environment(argv)
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-        _utility(argv).execute()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    """Run the command line."""
+    load_trial_environment(argv)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    _utility(argv).execute()
 
 
 def load_trial_environment(argv: list[str]) -> None:
@@ -52,7 +49,7 @@ def _stop(text: str) -> Any:
 
 
 def _utility(argv: list[str]) -> Any:
-    # Not at the top: Ctrl-C while Django is being imported has to end without a word too.
+    # Not at the top: the trial's environment comes before whatever Django reads.
     from django.core.management import ManagementUtility, get_commands, load_command_class
 
     class Relay(ManagementUtility):

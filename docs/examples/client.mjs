@@ -439,8 +439,8 @@ async function cleanUp(provisioner, made) {
 
 async function main([file, ...more], { RELAY_URL: url, RELAY_DEMO_PROVISIONER_TOKEN: token }) {
   if (!file || more.length || !url || !token) {
-    console.error('usage: RELAY_URL=… RELAY_DEMO_PROVISIONER_TOKEN=… node client.mjs FILE')
-    console.error('(beside a trial: . .relay/env; export RELAY_URL RELAY_DEMO_PROVISIONER_TOKEN)')
+    console.error('usage: RELAY_URL=… RELAY_DEMO_PROVISIONER_TOKEN=… node client.mjs FILE' +
+      ' (beside a trial: . .relay/env; export RELAY_URL RELAY_DEMO_PROVISIONER_TOKEN)')
     return 2
   }
   let content

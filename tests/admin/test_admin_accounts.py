@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.management.base import CommandError
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 
 from adminui.models import AuditEntry
@@ -74,14 +75,28 @@ def test_the_last_who_may_do_everything_stays() -> None:
     assert refused("admin", "disable", "--username", "nobody") == "There is no admin named nobody."
 
 
+def wait_for_waiters(count: int) -> None:
+    """Until so many connections wait for a lock."""
+    deadline = time.monotonic() + 10
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute(
+                "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
+                "WHERE NOT granted AND datname = current_database()"
+            )
+            if cursor.fetchone()[0] >= count:
+                return
+            time.sleep(0.02)
+    raise AssertionError("nobody waits")
+
+
 @pytest.mark.usefixtures("ada_and_bob")
 def test_two_who_end_each_other_at_once_leave_one() -> None:
     for _ in range(5):
-        barrier, refusals = threading.Barrier(2), list[str]()
+        refusals = list[str]()
 
-        def end(name: str, barrier: threading.Barrier = barrier) -> None:
+        def end(name: str) -> None:
             try:
-                barrier.wait(30)
                 admin_disable(actor="a", username=name)
             except AdminError as error:
                 refusals.append(str(error))  # noqa: B023 - joined below
@@ -89,8 +104,12 @@ def test_two_who_end_each_other_at_once_leave_one() -> None:
                 connection.close()
 
         threads = [threading.Thread(target=end, args=(name,)) for name in ("ada", "bob")]
-        for thread in threads:
-            thread.start()
+        # Both stand before the first row they want, and go on together.
+        with transaction.atomic():
+            list(User.objects.select_for_update())
+            for thread in threads:
+                thread.start()
+            wait_for_waiters(2)
         for thread in threads:
             thread.join(30)
         assert len(refusals) == User.objects.filter(is_active=True).count() == 1

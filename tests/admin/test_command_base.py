@@ -152,7 +152,7 @@ def test_a_result_that_cannot_be_written_is_one_line() -> None:
             done = subprocess.run(
                 [*command, *more],
                 cwd=PROJECT,
-                env={**os.environ, "DATABASE_URL": test_database_url()},
+                env={**os.environ, "DATABASE_URL": test_database_url(), "PYTHONUNBUFFERED": ""},
                 stdout=full,
                 stderr=subprocess.PIPE,
                 text=True,
