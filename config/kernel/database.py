@@ -1,5 +1,6 @@
 """Transactions and database failures (DESIGN rules 4.1 and 4.8)."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,6 +39,20 @@ def limit_lock_waits(milliseconds: int) -> None:
 def is_lock_timeout(error: DatabaseError) -> bool:
     """Whether PostgreSQL gave up waiting for a lock (SQLSTATE 55P03)."""
     return isinstance(error.__cause__, psycopg.errors.LockNotAvailable)
+
+
+_RELATION = re.compile(r'relation "(\w+)"')
+
+
+def lock_waited_for(error: DatabaseError) -> str | None:
+    """The table of the lock that was not to be had, when a function waited for it.
+
+    The server says so in the error's context, which it sends and (in terse mode) never logs.
+    """
+    cause = error.__cause__
+    context = cause.diag.context if isinstance(cause, psycopg.Error) else None
+    match = _RELATION.search(context or "")
+    return match[1] if match else None
 
 
 #: What PostgreSQL raises when it cannot store anything just now, beside OperationalError:
