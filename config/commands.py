@@ -189,6 +189,19 @@ def in_minutes(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def at_least_one(text: str) -> int:
+    """The argparse type of a count that may not be nothing."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not possible: it must be at least 1")
+    return number
+
+
 def operator() -> str:
     """Who runs this command, for the audit log: `command:` and the system user.
 

@@ -50,8 +50,8 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 
 # --- How this process runs -------------------------------------------------------------------
 RELAY_ROLE = env.choice("RELAY_ROLE", "command", ("web", "worker", "clock", "command"))
-RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 8, minimum=1, maximum=256)
-RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 1, minimum=1, maximum=64)
+RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 4, minimum=1, maximum=256)
+RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 2, minimum=1, maximum=64)
 RELAY_PGBOUNCER = env.flag("RELAY_PGBOUNCER", False)
 RELAY_TRIAL = env.flag("RELAY_TRIAL", False)
 failpoints.arm(os.environ.get(failpoints.VARIABLE, ""), in_trial=RELAY_TRIAL)
@@ -174,6 +174,14 @@ CACHES = {
     "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL}
     if REDIS_URL
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+}
+
+# --- The job queue (outbox/publishing.py) ------------------------------------------------------
+# django-rq makes the queues from this. It is no app here: its `rqworker` would take pickle, and
+# its pages change jobs without a word in the audit log (ADR 0002).
+RQ_QUEUES = {
+    name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": 30}
+    for name in ("wake", "maintenance")
 }
 
 # --- The house -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from django.db import close_old_connections
+from django.db import close_old_connections, connection
 from django.utils.module_loading import autodiscover_modules
 
 from config.kernel import logs
@@ -37,6 +37,8 @@ def entry(function: Entry) -> Entry:
         try:
             function(argument)
         except Exception as error:
+            # The job's time limit may have struck in the middle of a statement.
+            connection.close()
             FAILED(entry=name, error=logs.where(error))
         finally:
             close_old_connections()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import django_rq
 import redis
 from django.conf import settings
 from redis.backoff import NoBackoff
@@ -102,12 +103,28 @@ def connection() -> redis.Redis:
 
 def queue(name: str, *, on: redis.Redis) -> Queue:
     """A queue of ours, JSON hard-wired: unpickling what Redis holds would run it."""
-    return Queue(name, connection=on, serializer=JSONSerializer, job_class=EntryJob)
+    made: Queue = django_rq.get_queue(
+        name, connection=on, queue_class=Queue, job_class=EntryJob, serializer=JSONSerializer
+    )
+    return made
 
 
 @cache
 def _queue(name: str) -> Queue:
     return queue(name, on=connection())
+
+
+def eviction_policy() -> str | None:
+    """By which policy Redis throws keys away when it is full; None when it throws away none.
+
+    It should refuse writes instead: `noeviction`, an instance of its own (rq#1280, rq#1955).
+    None as well when it may not or cannot be asked. Raises PublishError without REDIS_URL.
+    """
+    try:
+        policy = connection().info("memory").get("maxmemory_policy", "noeviction")
+    except QUEUE_ERRORS:
+        return None
+    return None if policy == "noeviction" else str(policy)
 
 
 def forget_connections() -> None:

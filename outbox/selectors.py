@@ -28,6 +28,17 @@ class TopicDepth:
 
 
 @dataclass(frozen=True)
+class Reason:
+    """Why events of a topic are not done: what was said of them last."""
+
+    topic: str
+    dead: bool  # else they come again
+    code: str
+    events: int
+    oldest_created_at: datetime
+
+
+@dataclass(frozen=True)
 class ProcessHealth:
     """The processes of one name."""
 
@@ -41,13 +52,14 @@ class OutboxStatus:
     """How the outbox does."""
 
     topics: list[TopicDepth]
+    reasons: list[Reason]
     processes: list[ProcessHealth]
 
 
 def outbox_status() -> OutboxStatus:
     """Depth by topic and state over all shards, the oldest due event, and who is alive."""
     now = clock.read()
-    return OutboxStatus(_depths(now), _processes(now))
+    return OutboxStatus(_depths(now), _reasons(), _processes(now))
 
 
 def _depths(now: datetime) -> list[TopicDepth]:
@@ -81,6 +93,23 @@ def _depths(now: datetime) -> list[TopicDepth]:
             )
         )
     return found
+
+
+def _reasons() -> list[Reason]:
+    with_code = Event.objects.exclude(last_error="").exclude(state=EventState.PUBLISHED)
+    rows = with_code.values("topic", "state", "last_error").annotate(
+        events=Count("event_id"), oldest=Min("created_at")
+    )
+    return [
+        Reason(
+            topic=row["topic"],
+            dead=row["state"] == EventState.DEAD,
+            code=row["last_error"],
+            events=row["events"],
+            oldest_created_at=row["oldest"],
+        )
+        for row in rows.order_by("topic", "state", "last_error")
+    ]
 
 
 def _processes(now: datetime) -> list[ProcessHealth]:

@@ -153,6 +153,7 @@ class RelayProcess:
         deadline = time.monotonic() + 30
         while not self._ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
                 raise RuntimeError(f"the relay did not start:\n{self.log.read_text()[-3000:]}")
             time.sleep(0.05)
 

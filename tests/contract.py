@@ -1,6 +1,7 @@
 """Holds every answer that a test sees against the OpenAPI schema: the two may not disagree."""
 
 import re
+import threading
 from functools import cache
 from typing import Any
 
@@ -11,9 +12,17 @@ from jsonschema import Draft202012Validator
 PROBLEM = "application/problem+json"
 
 
-@cache
+_BUILDING = threading.Lock()  # the generator has state of its own, and tests have threads
+
+
 def schema() -> dict[str, Any]:
     """The schema, as the relay serves it."""
+    with _BUILDING:
+        return _schema()
+
+
+@cache
+def _schema() -> dict[str, Any]:
     return dict(SchemaGenerator().get_schema(request=None, public=True))
 
 

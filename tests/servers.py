@@ -45,6 +45,7 @@ def start_servers(root: Path, *, with_postgres: bool, with_valkey: bool) -> dict
 def _prepare_environment() -> None:
     os.environ.setdefault("SECRET_KEY", "tests-" + secrets.token_urlsafe(32))
     os.environ.setdefault("RELAY_TRIAL", "1")
+    os.environ.setdefault("RELAY_WEB_THREADS", "8")  # races inside a test's process need seats
     wanted = {
         "with_postgres": "DATABASE_URL" not in os.environ,
         "with_valkey": "REDIS_URL" not in os.environ,

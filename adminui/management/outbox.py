@@ -3,23 +3,28 @@
 from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from adminui.services.outbox import Preview
-from config.commands import Options, in_minutes, table
-from outbox.selectors import OutboxStatus
+from config.commands import Options, counted, in_minutes, table
+from outbox.selectors import OutboxStatus, ProcessHealth, Reason
 from outbox.services.dead import Chosen
 
 _DEPTHS = ("Due", "Waiting", "Published", "Dead", "Oldest due (s)", "Finished (1 min)")
 
 
-def add_choice(parser: CommandParser) -> None:
-    """One event or a whole topic, and the reason."""
+def add_choice(parser: CommandParser, *, needs_reason: bool) -> None:
+    """One event or a whole topic, and the reason; to look at them none is needed."""
     parser.add_argument("event_id", nargs="?", help="the event's full id")
     parser.add_argument("--all", action="store_true", help="every dead event of --topic")
     parser.add_argument("--topic", metavar="TOPIC", help="with --all: of this topic")
     parser.add_argument(
-        "--reason", required=True, metavar="TEXT", help="why, for the audit log (required)"
+        "--reason",
+        required=needs_reason,
+        default="",
+        metavar="TEXT",
+        help=f"why, for the audit log (required{'' if needs_reason else ' with --for-real'})",
     )
 
 
@@ -44,12 +49,42 @@ def letters_table(preview: Preview) -> Table:
         for each in preview.oldest
     ]
     columns = ("Event", "Topic", "Kind", "Since", "Failures", "Starts", "Last error")
-    title = f"{preview.events} dead events would be deleted; the oldest:"
+    title = f"{counted(preview.events, 'dead event')} would be deleted; the oldest:"
     return table(columns, rows, title=title, numbers=("Failures", "Starts"))
 
 
-def status_table(status: OutboxStatus) -> Table:
-    """Depths by topic."""
+def status_tables(status: OutboxStatus) -> RenderableType:
+    """Depths by topic, why events wait or died, and who is alive."""
+    parts = [_depths_table(status), _processes_table(status.processes)]
+    if status.reasons:
+        parts.insert(1, _reasons_table(status.reasons))
+    return Group(*parts)
+
+
+def _reasons_table(reasons: list[Reason]) -> Table:
+    rows = [
+        [
+            *(each.topic, "dead" if each.dead else "comes again", each.code, each.events),
+            in_minutes(each.oldest_created_at),
+        ]
+        for each in reasons
+    ]
+    return table(("Topic", "State", "Last error", "Events", "Oldest"), rows, numbers=("Events",))
+
+
+def _processes_table(processes: list[ProcessHealth]) -> Table:
+    rows = [
+        [
+            *(each.name, each.alive or "nobody"),
+            "" if each.last_beat_seconds is None else f"{each.last_beat_seconds:.0f}",
+        ]
+        for each in processes
+    ]
+    columns = ("Process", "Alive", "Last sign (s ago)")
+    return table(columns, rows, numbers=columns[1:])
+
+
+def _depths_table(status: OutboxStatus) -> Table:
     rows = [
         [
             *(each.topic, each.due, each.waiting, each.published, each.dead),
@@ -58,7 +93,4 @@ def status_table(status: OutboxStatus) -> Table:
         ]
         for each in status.topics
     ]
-    note = ", ".join(
-        f"{process.name}: {process.alive or 'nobody'} alive" for process in status.processes
-    )
-    return table(("Topic", *_DEPTHS, ""), rows, note=note, numbers=_DEPTHS)
+    return table(("Topic", *_DEPTHS, ""), rows, numbers=_DEPTHS)

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from config.kernel.problems import Problem
 
-#: A line in which nobody finished for this long is stuck (seconds).
-STUCK_AFTER = 0.15
-#: The longest wait for a seat in a line that moves (seconds).
+#: A line in which nobody finished for this long is stuck (seconds). A machine that is short of
+#: CPU lets a row rest for a good part of this without anything being wrong.
+STUCK_AFTER = 0.4
+#: The longest wait for seats in lines that move (seconds).
 PATIENCE = 2.0
 
 
@@ -26,6 +27,11 @@ class _Line:
     taken: int = 0
     waiting: int = 0
     moved_at: float = field(default_factory=time.monotonic)
+
+
+def patience() -> float:
+    """Until when to wait for seats, on the monotonic clock."""
+    return time.monotonic() + PATIENCE
 
 
 class Lines:
@@ -37,9 +43,14 @@ class Lines:
         self._changed = threading.Condition()
 
     @contextmanager
-    def place(self, key: object, busy: Callable[[], Problem]) -> Iterator[None]:
-        """A seat in the line of `key`, or the problem that `busy` makes."""
-        if not self._sit(key):
+    def place(
+        self, key: object, busy: Callable[[], Problem], *, until: float | None = None
+    ) -> Iterator[None]:
+        """A seat in the line of `key`, or the problem that `busy` makes.
+
+        Whoever needs several seats says `until` when it waits for all of them (`patience()`).
+        """
+        if not self._sit(key, patience() if until is None else until):
             raise busy()
         moved = False
         try:
@@ -51,24 +62,23 @@ class Lines:
         finally:
             self._leave(key, moved=moved)
 
-    def _sit(self, key: object) -> bool:
+    def _sit(self, key: object, until: float) -> bool:
         with self._changed:
             line = self._lines.setdefault(key, _Line())
             if line.taken == 0:
                 line.moved_at = time.monotonic()
             line.waiting += 1
             try:
-                seated = self._wait_for_seat(line)
+                seated = self._wait_for_seat(line, until)
             finally:
                 line.waiting -= 1
                 self._forget_if_empty(key, line)
             return seated
 
-    def _wait_for_seat(self, line: _Line) -> bool:
-        give_up = time.monotonic() + PATIENCE
+    def _wait_for_seat(self, line: _Line, until: float) -> bool:
         while line.taken >= self._seats:
             now = time.monotonic()
-            left = min(give_up, line.moved_at + STUCK_AFTER) - now
+            left = min(until, line.moved_at + STUCK_AFTER) - now
             if left <= 0:
                 return False
             self._changed.wait(left)

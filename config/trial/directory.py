@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,13 @@ class DataDirectory:
 
     def log(self, name: str) -> Path:
         return self.root / "logs" / f"{name}.log"
+
+    def fresh_room(self, name: str) -> Path:
+        """An empty private directory for what does not outlive this trial."""
+        room = self.root / name
+        shutil.rmtree(room, ignore_errors=True)
+        room.mkdir(mode=0o700)
+        return room
 
 
 @contextmanager

@@ -18,8 +18,8 @@ def _table(env: Mapping[str, str], host: str, port: int) -> list[tuple[str, str,
     granian = [
         _PYTHON, "-m", "granian", "--interface", "wsgi",
         "--host", ports.numeric(host), "--port", str(port), "--http", "1", "--no-ws",
-        "--workers", env.get("RELAY_WEB_WORKERS", "1"),
-        "--blocking-threads", env.get("RELAY_WEB_THREADS", "8"),
+        "--workers", env.get("RELAY_WEB_WORKERS", "2"),
+        "--blocking-threads", env.get("RELAY_WEB_THREADS", "4"),
         "--blocking-threads-idle-timeout", "600",
         "--workers-kill-timeout", "5",
         "--no-access-log",  # it would hold paths and addresses (DESIGN rule 4.9)
@@ -38,11 +38,12 @@ def relay_programs(
     directory: DataDirectory, env: Mapping[str, str], host: str, port: int
 ) -> list[Program]:
     """Every process of the relay, ready to start. `env` is their whole environment."""
+    roles = {"web": {"PROMETHEUS_MULTIPROC_DIR": str(directory.fresh_room("metrics"))}}
     return [
         Program(
             name=name,
             argv=argv,
-            env={**env, "RELAY_ROLE": role, "PYTHONUNBUFFERED": "1"},
+            env={**env, **roles.get(role, {}), "RELAY_ROLE": role, "PYTHONUNBUFFERED": "1"},
             cwd=PROJECT,
             log=directory.log(name),
             # A granian worker that is still importing has its parent's handlers: it takes a

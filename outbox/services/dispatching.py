@@ -21,6 +21,7 @@ from config.kernel import failpoints, logs
 from outbox import heartbeats, publishing, sentinel, topics
 from outbox.heartbeats import Pulse
 from outbox.jobs import HANDLE_BATCH
+from outbox.outages import Outage
 from outbox.publishing import Job, PublishError
 from outbox.services.batches import ClaimedBatch
 from outbox.services.claiming import claim
@@ -30,7 +31,7 @@ from outbox.topics import Topic
 
 #: Events claimed in one round at most, of each topic; and as a try, after Redis refused some.
 ROUND_MOST, TRY_MOST = 2_000, 50
-#: Seconds between two rounds with work; without any the pause doubles up to the second.
+#: Seconds between two rounds that found work; of those that found none each waits twice as long.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
 #: Seconds until Redis is asked again that was away, and until a refused event is due again.
 AWAY_PAUSE = 1.0
@@ -41,7 +42,9 @@ PUBLISHED = logs.event("outbox.published", "batches", "events", level=logging.DE
 QUEUE_AWAY = logs.event("outbox.queue_away", "error", "events", level=logging.WARNING)
 QUEUE_BACK = logs.event("outbox.queue_back", level=logging.WARNING)
 STORAGE_AWAY = logs.event("outbox.storage_away", "error", level=logging.WARNING)
+STORAGE_BACK = logs.event("outbox.storage_back", level=logging.WARNING)
 WIPED = logs.event("outbox.queue_wiped", "events", level=logging.WARNING)
+EVICTS = logs.event("outbox.queue_evicts", "policy", level=logging.WARNING)
 
 
 @dataclass
@@ -53,8 +56,11 @@ class Dispatcher:
     rounds: int = 0
     published: int = 0
     refused: int = 0
+    storage: Outage = field(default_factory=lambda: Outage(STORAGE_AWAY, STORAGE_BACK))
+    queue: Outage = field(default_factory=lambda: Outage(QUEUE_AWAY, QUEUE_BACK))
     _pause: float = SHORTEST_PAUSE
-    _away: bool = False
+    _is_full: bool = False  # Redis answers, and takes nothing
+    _is_known: bool = False  # Redis was looked at since this process began, or lost it
     _room: dict[Topic, int] = field(default_factory=dict)
     _measured_at: float = float("-inf")
 
@@ -64,11 +70,13 @@ class Dispatcher:
         try:
             close_old_connections()
             self.pulse.beat()
-            return self._round()
+            published = self._round()
         except (DatabaseError, InterfaceError) as error:
-            STORAGE_AWAY(error=logs.where(error))
+            self.storage.begin(error=logs.where(error))
             connection.close()
             return 0
+        self.storage.end()
+        return published
 
     def run(self) -> None:
         """Round after round until `stopping` is set."""
@@ -76,7 +84,9 @@ class Dispatcher:
             if self.dispatch_once():
                 self._pause = SHORTEST_PAUSE
             else:
-                self._pause = AWAY_PAUSE if self._away else min(self._pause * 2, LONGEST_PAUSE)
+                self._pause = (
+                    AWAY_PAUSE if self.queue.is_on else min(self._pause * 2, LONGEST_PAUSE)
+                )
             self.stopping.wait(self._pause)
 
     def end(self) -> None:
@@ -92,21 +102,31 @@ class Dispatcher:
             woken = sentinel.look(topics=[topic.name for topic in topics.known()])
             if woken:
                 WIPED(events=woken)
+            self._look_at_queue()
             claimed = claim(room=self._measure())
             if not claimed:
                 return 0
             failpoints.hit("outbox.claimed")
             publishing.publish(map(_job, claimed))
         except PublishError as error:
+            self._is_full, self._is_known = bool(claimed), False
             self._undo(claimed, str(error))
             return 0
+        self._is_full = False
+        self.queue.end()
         failpoints.hit("outbox.published")
         return self._account(claimed)
 
+    def _look_at_queue(self) -> None:
+        """Redis answered; it may still be full."""
+        if not self._is_full:
+            self.queue.end()
+        if not self._is_known:
+            self._is_known = True
+            if policy := publishing.eviction_policy():
+                EVICTS(policy=policy)
+
     def _account(self, claimed: Sequence[ClaimedBatch]) -> int:
-        if self._away:
-            self._away = False
-            QUEUE_BACK()
         by_topic: Counter[str] = Counter()
         for batch in claimed:
             by_topic[batch.topic] += batch.count
@@ -117,9 +137,7 @@ class Dispatcher:
 
     def _undo(self, claimed: Sequence[ClaimedBatch], error: str) -> None:
         events = sum(batch.count for batch in claimed)
-        if not self._away:
-            self._away = True
-            QUEUE_AWAY(error=error, events=events)
+        self.queue.begin(error=error, events=events)
         for batch in claimed:
             claim_undo(batch, after=timedelta(seconds=AWAY_PAUSE), code="QUEUE_AWAY")
         self.refused += events
@@ -131,7 +149,7 @@ class Dispatcher:
         if age > _ROOM_FOR or any(most <= 0 for most in self._room.values()):
             self._room = room(topics=topics.known())
             self._measured_at = time.monotonic()
-        most_each = TRY_MOST if self._away else ROUND_MOST
+        most_each = TRY_MOST if self.queue.is_on else ROUND_MOST
         return {topic: min(most, most_each) for topic, most in self._room.items()}
 
 

@@ -29,17 +29,22 @@ from rq.utils import now
 from config.kernel import logs
 from outbox import entries, heartbeats, publishing
 from outbox.heartbeats import Pulse
+from outbox.outages import Outage
 from outbox.publishing import QUEUE_ERRORS, EntryJob, PublishError
 
 #: Seconds of one wait for a job.
 _WAIT = 1
 #: Seconds until a worker looks again when Redis was away: doubling, from the first on.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 2.0
+#: Seconds until it looks again when PostgreSQL was away.
+_STORAGE_PAUSE = 1.0
 #: Seconds that RQ keeps its row of a worker after the last sign; it derives others from it.
 _WORKER_TTL = 60
 
 QUEUE_AWAY = logs.event("worker.queue_away", "queue", "error", level=logging.WARNING)
 QUEUE_BACK = logs.event("worker.queue_back", "queue", level=logging.WARNING)
+STORAGE_AWAY = logs.event("worker.storage_away", "queue", "error", level=logging.WARNING)
+STORAGE_BACK = logs.event("worker.storage_back", "queue", level=logging.WARNING)
 NOT_CLEANED = logs.event("worker.not_cleaned", "queue", "error", level=logging.WARNING)
 REFUSED = logs.event("worker.refused_job", "queue", level=logging.ERROR)
 
@@ -53,7 +58,8 @@ class Worker:
     burst: bool = False
     stopping: threading.Event = field(default_factory=threading.Event)
     jobs: int = 0
-    _away: bool = False
+    redis: Outage = field(default_factory=lambda: Outage(QUEUE_AWAY, QUEUE_BACK))
+    storage: Outage = field(default_factory=lambda: Outage(STORAGE_AWAY, STORAGE_BACK))
     _pause: float = _FIRST_PAUSE
 
     def __post_init__(self) -> None:
@@ -66,37 +72,45 @@ class Worker:
         return self.stopping.is_set() or (self.max_jobs is not None and self.jobs >= self.max_jobs)
 
     def run(self) -> None:
-        """Work until it is over; in a burst, until the queue is empty."""
+        """Work until it is over; in a burst, until the queue is empty or something is away."""
         while not self.is_over:
             error = self._work()
-            if self.is_over or (self.burst and error is None):
+            if error is not None:
+                self.redis.begin(queue=self.queue, error=error)
+            if self.is_over or self.burst:
                 break
-            self._wait_for_queue(error or "LoopEnded")
+            self._wait_for_queue()
 
     def end(self) -> None:
         """This process ends, on purpose."""
         with suppress(DatabaseError, InterfaceError):
             self.pulse.end()
 
-    def beat(self) -> None:
-        """Say that this process is alive, if the database can hear it."""
+    def is_ready(self) -> bool:
+        """Whether PostgreSQL answers; if so, it hears that this process is alive.
+
+        Without it a job would fail at once, and its events wait for the end of their lease. So
+        none is begun, and a connection that was cut is noticed before.
+        """
         try:
+            if connection.connection is not None and not connection.is_usable():
+                connection.close()
             self.pulse.beat()
-        except (DatabaseError, InterfaceError):
+            connection.ensure_connection()
+        except (DatabaseError, InterfaceError) as error:
             connection.close()
+            self.storage.begin(queue=self.queue, error=logs.where(error))
+            return False
+        self.storage.end(queue=self.queue)
+        return True
 
     def reached(self) -> None:
         """Redis answered."""
         self._pause = _FIRST_PAUSE
-        if self._away:
-            self._away = False
-            QUEUE_BACK(queue=self.queue)
+        self.redis.end(queue=self.queue)
 
-    def _wait_for_queue(self, error: str) -> None:
-        if not self._away:
-            self._away = True
-            QUEUE_AWAY(queue=self.queue, error=error)
-        self.beat()
+    def _wait_for_queue(self) -> None:
+        self.is_ready()
         self.stopping.wait(self._pause)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
@@ -157,9 +171,13 @@ class _Loop(SimpleWorker):
         """The next job; None in a burst when there is none."""
         try:
             while not self._worker.is_over:
-                self._worker.beat()
                 self.heartbeat()
                 self._worker.reached()
+                if not self._worker.is_ready():
+                    if timeout is None:  # a burst
+                        break
+                    self._worker.stopping.wait(_STORAGE_PAUSE)
+                    continue
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()
                 try:
@@ -179,15 +197,18 @@ class _Loop(SimpleWorker):
         raise StopRequested
 
     def execute_job(self, job: RqJob, queue: Queue) -> None:
-        """Run a job of ours; throw away any other."""
+        """Run a job of ours, if that is possible now; throw away any other."""
         try:
-            if isinstance(job, EntryJob) and job.is_entry:
-                self._worker.jobs += 1
-                super().execute_job(job, queue)
-            else:
+            if not isinstance(job, EntryJob) or not job.is_entry:
                 REFUSED(queue=queue.name)
                 queue.intermediate_queue.remove(job.id)
                 job.delete(remove_from_queue=False)
+            elif self._worker.is_ready():
+                self._worker.jobs += 1
+                super().execute_job(job, queue)
+            else:  # PostgreSQL went away while we waited for the job
+                queue.push_job_id(job.id, at_front=True)
+                queue.intermediate_queue.remove(job.id)
         except QUEUE_ERRORS as error:  # what matters is in PostgreSQL already
             self.broken_by = type(error).__name__
             raise StopRequested from error

@@ -53,6 +53,17 @@ class StrictIntegerField(serializers.IntegerField):
         return data
 
 
+class BoundedListField(serializers.ListField):
+    """A list that is counted before its entries are looked at: they may be millions."""
+
+    default_error_messages = {"too_long": "Must have no more than {max_length} entries."}
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        if isinstance(data, list) and self.max_length is not None and len(data) > self.max_length:
+            self.fail("too_long", max_length=self.max_length)
+        return list(super().to_internal_value(data))
+
+
 @extend_schema_field({"type": "string", "format": "byte", "minLength": 4})
 class CiphertextField(serializers.Field):
     """Standard base64 with padding, of at least one byte."""

@@ -20,14 +20,19 @@ from config.kernel.problems import (
     NotAcceptable,
     RateLimited,
     RequestTooLarge,
+    StorageUnavailable,
     UnsupportedMediaType,
     ValidationFailed,
 )
 
 MOST_BODY_BYTES = 8 * 2**20
-#: Reading a body takes a thread until it is there: of one caller a quarter of them at most.
+#: Reading a body takes a thread until it is there: half of them at most, and of one caller a
+#: quarter. While bodies come nobody notices; once they do not, others are told at once.
+ALL_BODIES = Lines(seats=int(settings.RELAY_WEB_THREADS) // 2)
 BODIES = Lines(seats=int(settings.RELAY_WEB_THREADS) // 4)
 _TOO_SLOW = "Bodies of this caller are on their way and do not come."
+_TOO_MANY = "Bodies of other callers are on their way and do not come."
+_ALL = "every caller"
 _LONGEST_KEY = 255
 _PRINTABLE = re.compile(r"[ -~]+")
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # an sf-string of RFC 8941
@@ -38,8 +43,9 @@ _ANY_JSON = {"*/*", "application/*", "application/json", "application/problem+js
 def json_body(request: Request) -> dict[str, Any]:
     """The JSON object of the body.
 
-    Raises UnsupportedMediaType, RequestTooLarge and MalformedRequest, and RateLimited when
-    other bodies of the same caller are on their way and do not come.
+    Raises UnsupportedMediaType, RequestTooLarge and MalformedRequest, and when other bodies are
+    on their way and do not come: RateLimited if they are the same caller's, else
+    StorageUnavailable.
     """
     content_type = Message()
     content_type["Content-Type"] = request.META.get("CONTENT_TYPE") or "text/plain"
@@ -48,7 +54,10 @@ def json_body(request: Request) -> dict[str, Any]:
         raise UnsupportedMediaType
     if "HTTP_CONTENT_ENCODING" in request.META:
         raise UnsupportedMediaType
-    with BODIES.place(request.user, lambda: RateLimited(_TOO_SLOW)):
+    with (
+        BODIES.place(request.user, lambda: RateLimited(_TOO_SLOW)),
+        ALL_BODIES.place(_ALL, lambda: StorageUnavailable(_TOO_MANY)),
+    ):
         raw = _raw_body(request)
     return strict_json.loads_object(raw)
 

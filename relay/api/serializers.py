@@ -1,5 +1,6 @@
 """The shapes of requests and answers (PROTOCOL sections 2 to 6)."""
 
+from itertools import islice
 from typing import Any
 
 from rest_framework import serializers
@@ -7,6 +8,7 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 
 from config.kernel.problems import FieldError, ValidationFailed
 from relay.api.fields import (
+    BoundedListField,
     CiphertextField,
     EndpointField,
     OpaqueTextField,
@@ -29,7 +31,8 @@ class StrictSerializer(serializers.Serializer):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         errors: dict[Any, Any] = {}
         if isinstance(data, dict):
-            errors = {name: ["Unknown member."] for name in data if name not in self.fields}
+            unknown = (name for name in data if name not in self.fields)
+            errors = {name: ["Unknown member."] for name in islice(unknown, _MOST_ERRORS)}
         try:
             fields = super().to_internal_value(data)
         except ValidationError as invalid:
@@ -87,7 +90,7 @@ class SubmissionSerializer(StrictSerializer):
 class BatchSerializer(StrictSerializer):
     """Up to a hundred envelopes, each judged by itself."""
 
-    envelopes = serializers.ListField(child=SubmissionSerializer(), min_length=1, max_length=MOST)
+    envelopes = BoundedListField(child=SubmissionSerializer(), min_length=1, max_length=MOST)
 
 
 class AcceptedSerializer(serializers.Serializer):
@@ -147,7 +150,7 @@ class PageSerializer(serializers.Serializer):
 class AcknowledgementSerializer(StrictSerializer):
     """The message ids that the device has delivered and decrypted."""
 
-    message_ids = serializers.ListField(child=UuidField(), min_length=1, max_length=100)
+    message_ids = BoundedListField(child=UuidField(), min_length=1, max_length=100)
 
 
 class AcknowledgedResultSerializer(serializers.Serializer):

@@ -11,12 +11,13 @@ from config.kernel.shards import shard_of_device
 from idempotency.fingerprints import Field, request_fingerprint
 from quotas import usage as queue
 from relay.callers import Caller
+from relay.expiry import PENDING_SQL
 from relay.models import Outcome
 from relay.services.once import Answer, Effect, Request, run_once
 from relay.services.usage import give_back
 
 ROUTE = "POST /v1/acks"
-_ACKNOWLEDGE = Path(__file__).parent.parent / "sql" / "acknowledge.sql"
+_STATEMENT = Path(__file__).parent.parent / "sql" / "acknowledge.sql"
 _STATUS = {
     Outcome.ACKNOWLEDGED: "acknowledged",
     Outcome.EXPIRED: "expired",
@@ -47,7 +48,7 @@ def _acknowledge(device_id: UUID, message_ids: Sequence[UUID]) -> Effect:
         "message_ids": list(set(message_ids)),
         "now": now,
     }
-    known = sql.rows(sql.load(_ACKNOWLEDGE), parameters)
+    known = sql.rows(sql.load(_STATEMENT).replace("{pending}", PENDING_SQL), parameters)
     sizes = [row["freed"] for row in known if row["freed"] is not None]
     if sizes:
         freed = queue.Freed(device_id, count=len(sizes), bytes=sum(sizes))

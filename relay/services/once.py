@@ -18,7 +18,7 @@ from django.conf import settings
 
 from config.kernel import strict_json
 from config.kernel.database import durable_transaction
-from config.kernel.lines import Lines
+from config.kernel.lines import Lines, patience
 from config.kernel.problems import IdempotencyInProgress, Problem, StorageUnavailable
 from config.kernel.shards import shard_of_device
 from idempotency.fingerprints import scope_hash
@@ -106,9 +106,10 @@ def _run(owned: Claim | None, effect: Callable[[], Effect]) -> Answer:
 @contextmanager
 def in_line(hashed: bytes | None, queues: Sequence[UUID]) -> Iterator[None]:
     """Seats in the lines of the key and the queues, in the order in which rows are locked."""
+    until = patience()
     with ExitStack() as seats:
         if hashed is not None:
-            seats.enter_context(LINES.place(hashed, IdempotencyInProgress))
+            seats.enter_context(LINES.place(hashed, IdempotencyInProgress, until=until))
         for queue in sorted(set(queues), key=lambda queue: (shard_of_device(queue), queue)):
-            seats.enter_context(LINES.place(queue, StorageUnavailable))
+            seats.enter_context(LINES.place(queue, StorageUnavailable, until=until))
         yield

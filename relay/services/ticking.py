@@ -20,6 +20,7 @@ from config.kernel import clock, logs
 from outbox import heartbeats, machinery, publishing
 from outbox.heartbeats import Pulse
 from outbox.models import SweepRun
+from outbox.outages import Outage
 from outbox.publishing import Job, PublishError
 from relay.jobs import SWEEP
 from relay.services.sweeping import Pace, sweep_all
@@ -37,6 +38,7 @@ QUEUE = "maintenance"
 _LEASE = "tick"
 
 STORAGE_AWAY = logs.event("tick.storage_away", "error", level=logging.WARNING)
+STORAGE_BACK = logs.event("tick.storage_back", level=logging.WARNING)
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Clock:
     stopping: threading.Event
     holder: UUID
     pulse: Pulse = field(default_factory=lambda: Pulse(heartbeats.CLOCK))
+    storage: Outage = field(default_factory=lambda: Outage(STORAGE_AWAY, STORAGE_BACK))
     rounds: int = 0
     rows: int = 0
 
@@ -59,18 +62,15 @@ class Clock:
         database is away."""
         try:
             close_old_connections()
-            if not self._is_ours():
-                return False
-            for sweep in self._hand_over():
-                if self.stopping.is_set() or not self._is_ours():
-                    break
-                self._run(sweep)
+            is_ours = self._is_ours()
+            if is_ours:
+                self._round()
         except (DatabaseError, InterfaceError) as error:
-            STORAGE_AWAY(error=logs.where(error))
+            self.storage.begin(error=logs.where(error))
             connection.close()
             return False
-        self.rounds += 1
-        return True
+        self.storage.end()
+        return is_ours
 
     def let_go(self) -> None:
         """Leave the lease to the next process."""
@@ -79,6 +79,13 @@ class Clock:
             self.pulse.end()
         except (DatabaseError, InterfaceError):
             return  # it runs out by itself
+
+    def _round(self) -> None:
+        for sweep in self._hand_over():
+            if self.stopping.is_set() or not self._is_ours():
+                break
+            self._run(sweep)
+        self.rounds += 1
 
     def _is_ours(self) -> bool:
         self.pulse.beat()

@@ -2,8 +2,8 @@
 -- A pending one whose time was up is flipped to expired instead: it can never be delivered now.
 WITH flipped AS (
     UPDATE relay_envelope
-       SET outcome = CASE WHEN expires_at > %(now)s THEN 'acknowledged' ELSE 'expired' END,
-           acked_at = CASE WHEN expires_at > %(now)s THEN %(now)s::timestamptz END,
+       SET outcome = CASE WHEN {pending} THEN 'acknowledged' ELSE 'expired' END,
+           acked_at = CASE WHEN {pending} THEN %(now)s::timestamptz END,
            cleanup_after = %(now)s
      WHERE shard = %(shard)s
        AND device_id = %(device_id)s

@@ -1,8 +1,10 @@
 """Whether a process lives, can work, and what it counts (PROTOCOL section 9)."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from tests.api.helpers import assert_problem, closed_port
@@ -94,6 +96,26 @@ def test_with_a_token_only_its_holder_reads_metrics(guarded: RelayClient) -> Non
     for headers in ({}, {"X-Forwarded-For": "10.1.2.3"}):
         allowed = {"Authorization": f"Bearer {TOKEN}", **headers}
         assert guarded.http.get("/metrics", headers=allowed).status_code == 200
+
+
+def test_one_process_tells_what_all_that_share_a_directory_counted(
+    relay_process: RelayProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "counts").mkdir()
+    shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "counts")}
+    first, second = (RelayProcess(tmp_path / f"{n}.log", **shared) for n in (1, 2))
+    for process in (first, second):
+        process.start()
+    try:
+        for url in (first.url, first.url, second.url):
+            httpx.put(f"{url}/v1/device")  # refused, and counted
+        counted = 'relay_requests_total{code="METHOD_NOT_ALLOWED",method="PUT"'
+        for url in (first.url, second.url):
+            lines = httpx.get(f"{url}/metrics").text.splitlines()
+            assert [line[-4:] for line in lines if line.startswith(counted)] == [" 3.0"]
+    finally:
+        first.stop()
+        second.stop()
 
 
 # --- Redis away -------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Batches that meet: the one lock order, the exact edge, one effect for one key."""
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,30 +10,17 @@ import pytest
 from config.kernel.shards import shard_of_device
 from idempotency.models import Record
 from relay.models import Envelope
-from tests.api.helpers import envelope_for, query
+from tests.api.helpers import envelope_for
 from tests.client import RelayClient, make_device
 from tests.concurrency.crowd import together
+from tests.concurrency.deadlocks import Watched, watched, watched_relay
 from tests.concurrency.loads import code_of, set_limits
 from tests.concurrency.oracle import assert_sound
-from tests.conftest import RelayProcess
 from tests.properties.batches import results, send, send_surely, usage_of, verdicts
 
+__all__ = ["watched", "watched_relay"]
+
 ROUNDS = 50
-
-
-@pytest.fixture
-def own_relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
-    """A relay of this test alone: its sessions hand in their statistics when it stops."""
-    process = RelayProcess(tmp_path_factory.mktemp("batches") / "web.log")
-    process.start()
-    yield process
-    process.stop()
-
-
-def _deadlocks() -> int:
-    statement = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    [(count,)] = query(statement)
-    return int(count)
 
 
 def _all_at_once(relay: RelayClient, batches: list[list[Any]]) -> list[httpx.Response]:
@@ -47,20 +33,20 @@ def _all_at_once(relay: RelayClient, batches: list[list[Any]]) -> list[httpx.Res
 
 @pytest.mark.slow
 def test_batches_over_the_same_hundred_devices_in_opposite_order_never_deadlock(
-    own_relay: RelayProcess,
+    watched: Watched, watched_relay: RelayClient
 ) -> None:
     devices, (one, other) = [make_device() for _ in range(100)], (make_device(), make_device())
     up = sorted(devices, key=lambda each: (shard_of_device(each.id), each.id))
-    before = _deadlocks()
-    with RelayClient(own_relay.url) as relay:
-        for _ in range(ROUNDS):
-            first, second = ([envelope_for(each) for each in order] for order in (up, up[::-1]))
-            answers = together(
-                [partial(send, relay, one, first), partial(send, relay, other, second)]
-            )
-            assert [verdicts(answer) for answer in answers] == [["accepted"] * 100] * 2
-    own_relay.stop()
-    assert _deadlocks() == before
+    for _ in range(ROUNDS):
+        first, second = ([envelope_for(each) for each in order] for order in (up, up[::-1]))
+        answers = together(
+            [
+                partial(send_surely, watched_relay, one, first),
+                partial(send_surely, watched_relay, other, second),
+            ]
+        )
+        assert [verdicts(answer) for answer in answers] == [["accepted"] * 100] * 2
+    assert watched.stop_and_count() == 0
     assert {usage_of(device) for device in devices} == {(2 * ROUNDS, 2 * ROUNDS * 10)}
     assert_sound()
 

@@ -6,45 +6,34 @@ import time
 from datetime import timedelta
 
 import psycopg
-from django.db import connection
 
 from outbox.models import SweepRun
-from tests.client import Party, RelayClient, make_device, make_provisioner
+from tests.client import RelayClient, make_device, make_provisioner
 from tests.concurrency.crowd import Crew, together
+from tests.concurrency.deadlocks import Watched, deadlocks, watched, watched_relay
 from tests.concurrency.loads import acknowledge_surely, submit_surely, sweep
 from tests.concurrency.oracle import Journal, assert_sound
 from tests.concurrency.outside import connect
-from tests.conftest import WEB_THREADS, DatabaseClock
+from tests.conftest import DatabaseClock
+
+__all__ = ["watched", "watched_relay"]
 
 MESSAGE_IDS = [f"00000000-0000-4000-8000-{number:012d}" for number in range(1000)]
 
 
-def deadlocks() -> int:
-    """How often PostgreSQL had to break one in this database."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
-        return int(cursor.fetchone()[0])
-
-
-def _tell_statistics(relay: RelayClient, device: Party) -> None:
-    """A backend tells what it counted at the end of a transaction, once a second at most."""
-    time.sleep(1.1)
-    together([lambda: relay.pull(device)] * (2 * WEB_THREADS))
-
-
 def test_reversed_acks_sweeps_and_submits_together_end_in_no_deadlock(
-    relay: RelayClient, clock: DatabaseClock
+    watched: Watched, watched_relay: RelayClient, clock: DatabaseClock
 ) -> None:
     sender = make_device()
     recipients = [make_device() for _ in range(3)]
     ids = {
         device.id: [
-            submit_surely(relay, sender, device, b"x" * 20).json()["message_id"] for _ in range(60)
+            submit_surely(watched_relay, sender, device, b"x" * 20).json()["message_id"]
+            for _ in range(60)
         ]
         for device in recipients
     }
-    before, journal = deadlocks(), Journal()
+    journal = Journal()
     rounds = [0, 0]
 
     def acknowledge(backwards: bool) -> bool:
@@ -52,12 +41,12 @@ def test_reversed_acks_sweeps_and_submits_together_end_in_no_deadlock(
         turn = rounds[backwards] = rounds[backwards] + 1
         for device in recipients:
             batch = ids[device.id][: 5 * turn]
-            acknowledge_surely(relay, device, batch[::-1] if backwards else batch)
+            acknowledge_surely(watched_relay, device, batch[::-1] if backwards else batch)
         return turn < 12
 
     def submit() -> None:
         device, ttl = random.choice(recipients), random.choice([60, 3600])
-        answer = submit_surely(relay, sender, device, journal=journal, ttl_seconds=ttl)
+        answer = submit_surely(watched_relay, sender, device, journal=journal, ttl_seconds=ttl)
         assert answer.status_code == 201
 
     def batch_submit() -> None:
@@ -74,7 +63,7 @@ def test_reversed_acks_sweeps_and_submits_together_end_in_no_deadlock(
         ]
         key = {"Idempotency-Key": f"batch-{random.random()}"}
         path = "/v1/envelopes/batch"
-        answer = relay.call("POST", path, sender, json={"envelopes": entries}, headers=key)
+        answer = watched_relay.call("POST", path, sender, json={"envelopes": entries}, headers=key)
         assert answer.status_code in (200, 503)
 
     minutes = iter(range(1, 1000))
@@ -87,39 +76,36 @@ def test_reversed_acks_sweeps_and_submits_together_end_in_no_deadlock(
 
     with Crew() as crew, Crew() as ackers:
         crew.add(submit, 3)
-        crew.add(batch_submit, 2)
+        crew.add(batch_submit, 4)
         crew.add(sweep_later, 2)  # two sweepers at once
         ackers.add(lambda: acknowledge(False))
         ackers.add(lambda: acknowledge(True))
         ackers.wait()
     failed = SweepRun.objects.exclude(last_error="")
     assert list(failed.values_list("name", "last_error")) == []
-    _tell_statistics(relay, sender)
-    assert deadlocks() == before
+    assert watched.stop_and_count() == 0
     assert_sound()
 
 
 def test_devices_are_disabled_made_and_written_to_at_once_without_a_deadlock(
-    relay: RelayClient,
+    watched: Watched, watched_relay: RelayClient
 ) -> None:
     provisioner, sender = make_provisioner(), make_device()
     devices = [make_device() for _ in range(6)]
-    before = deadlocks()
     calls = []
     for device in devices:
         path = f"/v1/devices/{device.id}"
         calls += [
-            lambda device=device: submit_surely(relay, sender, device),
-            lambda path=path: relay.call("DELETE", path, provisioner),
-            lambda path=path: relay.call(
+            lambda device=device: submit_surely(watched_relay, sender, device),
+            lambda path=path: watched_relay.call("DELETE", path, provisioner),
+            lambda path=path: watched_relay.call(
                 "PUT", path, provisioner, json={"token_sha256": "cd" * 32}
             ),
         ]
     answers = together([*calls, sweep, sweep])
     statuses = {getattr(answer, "status_code", 200) for answer in answers}
     assert statuses <= {200, 201, 202, 404, 409, 503}
-    _tell_statistics(relay, sender)
-    assert deadlocks() == before
+    assert watched.stop_and_count() == 0
     assert_sound()
 
 

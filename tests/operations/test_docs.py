@@ -6,13 +6,18 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from config.kernel.logs import EVENTS
 from config.settings import _TIME_LIMITS
+from relay.selectors.gauges import GAUGES
 from tests.conftest import PROJECT
 
 SETTINGS = PROJECT / "docs" / "operations" / "settings.md"
 COMMANDS = PROJECT / "docs" / "operations" / "commands.md"
+OUTBOX = PROJECT / "docs" / "operations" / "outbox.md"
 
 _DECLARED = """
 import json
@@ -94,3 +99,34 @@ def commands() -> set[str]:
 def test_the_commands_page_has_every_command_and_no_other() -> None:
     found = rows(COMMANDS.read_text("utf-8"))
     assert {re.split("[ `]", row[0][1:])[0] for row in found} == commands()
+
+
+def test_the_outbox_page_names_metrics_and_log_lines_that_exist() -> None:
+    for module in ("outbox.services.working", "outbox.services.dispatching"):
+        import_module(module)
+    page = OUTBOX.read_text("utf-8")
+    told = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", page.partition("## Alarms")[2], re.MULTILINE)
+    names = {name for cell in told for name in re.findall("`([^`]+)`", cell)}
+    metrics = {name for name in names if name.startswith("relay_")}
+    assert metrics <= {family.name for family in GAUGES.collect()}
+    assert len(metrics) == 5
+    assert names - metrics <= set(EVENTS)
+    assert len(names - metrics) == 4
+
+
+def test_what_the_pages_link_to_is_there() -> None:
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
+    missing = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert missing == []
+
+
+def test_the_tests_that_an_adr_leans_on_are_there() -> None:
+    for page in (PROJECT / "docs" / "adr").glob("0*.md"):
+        for name in re.findall(r"`((?:[\w/]+/)?test_\w+\.py)`", page.read_text("utf-8")):
+            found = list((PROJECT / "tests").rglob(Path(name).name))
+            assert any(str(path).endswith(name) for path in found), f"{page.name}: {name}"

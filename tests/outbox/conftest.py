@@ -25,6 +25,7 @@ def valkey(_valkey: OwnValkey, _clean: None, settings: Settings) -> OwnValkey:
     if not _valkey.runs:
         _valkey.start()
     _valkey.client.config_set("maxmemory", 0)
+    _valkey.client.config_set("maxmemory-policy", "noeviction")
     _valkey.client.flushall()
     settings.REDIS_URL = _valkey.url
     publishing.forget_connections()

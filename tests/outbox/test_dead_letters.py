@@ -97,11 +97,11 @@ def test_the_look_of_a_person_names_the_events_and_how_to_go_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     [wanted] = bury(1)
-    call_command("outbox", "discard", str(wanted), "--reason", "why not")
+    call_command("outbox", "discard", str(wanted))
     said = capsys.readouterr()
     assert str(wanted) in said.out
-    assert "1 dead events would be deleted" in said.out
-    assert said.err == "This was a look. Pass --for-real to delete them.\n"
+    assert "1 dead event would be deleted" in said.out
+    assert said.err == "This was a look. Pass --for-real and --reason to delete them.\n"
 
 
 @pytest.mark.parametrize("action", ["requeue", "discard"])
@@ -117,6 +117,7 @@ def test_what_is_not_dead_cannot_be_decided_on(action: str) -> None:
 def test_a_decision_needs_a_reason_and_one_choice() -> None:
     [dead] = bury(1)
     assert refused("requeue", str(dead), "--reason", " ").startswith("1: A reason is needed")
+    assert refused("discard", str(dead), "--for-real").startswith("1: A reason is needed")
     for arguments in (
         [],
         ["--all"],
@@ -166,6 +167,9 @@ def test_the_status_tells_depths_ages_and_who_is_alive(
     assert 90 <= probe["oldest_due_seconds"] < 100
     assert probe["handled_here"] is True
     assert (found["from_the_future"]["due"], found["from_the_future"]["handled_here"]) == (6, False)
+    assert [
+        (each["topic"], each["dead"], each["code"], each["events"]) for each in status["reasons"]
+    ] == [("probe", True, "NO_ANSWER", 5)]
     alive = {process["name"]: process["alive"] for process in status["processes"]}
     assert alive == {"dispatch_outbox": 0, "work wake": 1, "work maintenance": 0, "tick": 0}
 
@@ -182,13 +186,20 @@ def test_the_status_tells_what_is_under_way(
     assert (probe["batched"], probe["finished"]) == (12, 30)
 
 
-def test_a_person_sees_the_status_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    add_events(2, topic="from_the_future")
+def test_a_person_sees_the_status_as_tables(
+    register: Register, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(lambda events, _: {})
+    add_events(2, topic="from_the_future", last_error="UNKNOWN_TOPIC")
+    bury(3)
+    Pulse(heartbeats.CLOCK).beat()
     call_command("outbox", "status")
-    said = capsys.readouterr().out
-    assert "from_the_future" in said
-    assert "nobody here handles it" in said
-    assert "dispatch_outbox: nobody alive" in said
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    [future] = [line for line in said if "nobody here handles it" in line]
+    assert future.startswith("from_the_future 2 0 0 0 ")
+    told = [line.partition(" 20")[0] for line in said if "UNKNOWN" in line or "NO_ANSWER" in line]
+    assert told == ["from_the_future comes again UNKNOWN_TOPIC 2", "probe dead NO_ANSWER 3"]
+    assert {"dispatch_outbox nobody", "tick 1 0"} <= set(said)
 
 
 def test_metrics_tell_of_age_dead_letters_and_processes(register: Register) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import redis
+from django.core.management import get_commands
 from pytest_django import Settings
 from rq import Callback, Queue, Retry
 from rq.job import Job as RqJob
@@ -17,7 +18,7 @@ from rq.job import JobStatus
 from rq.serializers import DefaultSerializer, JSONSerializer
 
 from config.kernel.database import durable_transaction
-from outbox import heartbeats, publishing
+from outbox import heartbeats, publishing, topics
 from outbox.jobs import HANDLE_BATCH
 from outbox.models import Batch, Event, EventState, Heartbeat
 from outbox.publishing import Job, PublishError, publish
@@ -210,6 +211,51 @@ def test_an_outage_is_a_line_when_it_begins_and_one_when_it_ends(
     assert told == ["outbox.queue_away", "outbox.queue_back"]
 
 
+def test_an_outage_without_mail_is_over_when_redis_answers(
+    valkey: OwnValkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    valkey.kill()
+    dispatcher = Dispatcher()
+    with caplog.at_level(logging.DEBUG, "relay"):
+        dispatcher.dispatch_once()
+        valkey.start()
+        dispatcher.dispatch_once()
+    told = [record.message for record in caplog.records if "queue" in record.message]
+    assert told == ["outbox.queue_away", "outbox.queue_back"]
+
+
+def test_a_full_redis_is_one_line_however_often_it_refuses(
+    register: Register, effects: Effects, valkey: OwnValkey, clock: DatabaseClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    register(effects.all_done)
+    dispatch()
+    add_events(1)
+    valkey.client.config_set("maxmemory", 1)
+    dispatcher = Dispatcher()
+    with caplog.at_level(logging.DEBUG, "relay"):
+        for seconds in (0, 2, 4):
+            clock.shift(timedelta(seconds=seconds))
+            dispatcher.dispatch_once()
+            dispatcher.dispatch_once()  # nothing is due, and Redis answers
+    assert dispatcher.refused == 3
+    assert [record.message for record in caplog.records if "queue" in record.message] == [
+        "outbox.queue_away"
+    ]
+
+
+def test_a_redis_that_evicts_is_told_once(
+    valkey: OwnValkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    valkey.client.config_set("maxmemory-policy", "allkeys-lru")
+    dispatcher = Dispatcher()
+    with caplog.at_level(logging.WARNING, "relay"):
+        dispatcher.dispatch_once()
+        dispatcher.dispatch_once()
+    [line] = [line for line in lines(caplog) if "outbox.queue_evicts" in line]
+    assert json.loads(line)["policy"] == "allkeys-lru"
+
+
 def test_without_a_redis_url_the_events_wait(register: Register, settings: Settings) -> None:
     settings.REDIS_URL = None
     publishing.forget_connections()
@@ -219,8 +265,11 @@ def test_without_a_redis_url_the_events_wait(register: Register, settings: Setti
     assert Event.objects.get().state == EventState.PENDING
 
 
-def test_postgresql_away_is_survived(
-    register: Register, effects: Effects, monkeypatch: pytest.MonkeyPatch
+def test_postgresql_away_is_survived_and_told_once(
+    register: Register,
+    effects: Effects,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from django.db import OperationalError
 
@@ -230,10 +279,13 @@ def test_postgresql_away_is_survived(
     register(effects.all_done)
     add_events(1)
     dispatcher = Dispatcher()
-    with monkeypatch.context() as patch:
-        patch.setattr(dispatching, "claim", away)
-        assert dispatcher.dispatch_once() == 0
-    assert dispatcher.dispatch_once() == 1
+    with caplog.at_level(logging.WARNING, "relay"):
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatching, "claim", away)
+            assert [dispatcher.dispatch_once() for _ in range(3)] == [0, 0, 0]
+        assert dispatcher.dispatch_once() == 1
+    told = [record.message for record in caplog.records if "storage" in record.message]
+    assert told == ["outbox.storage_away", "outbox.storage_back"]
 
 
 # --- A wiped Redis ---------------------------------------------------------------------------
@@ -377,6 +429,17 @@ def test_an_abandoned_job_calls_nothing_back_either(valkey: OwnValkey) -> None:
     work()
     assert CALLED == []
     assert valkey.client.zcard("rq:wip:wake") == 0
+
+
+def test_nothing_here_speaks_pickle(settings: Settings, valkey: OwnValkey) -> None:
+    """`rqworker` takes it whatever the queue says (rq#1357), so there is no such command."""
+    assert set(settings.RQ_QUEUES) == set(topics.QUEUES)
+    for name, configured in settings.RQ_QUEUES.items():
+        assert configured["SERIALIZER"] == "rq.serializers.JSONSerializer"
+        made = publishing.queue(name, on=valkey.client)
+        assert (made.serializer, made.job_class) == (JSONSerializer, publishing.EntryJob)
+        assert type(made) is Queue  # and not one that enqueues when a transaction commits
+    assert not [name for name in get_commands() if name.startswith("rq")]
 
 
 def test_a_payload_that_is_none_of_ours_fails_alone(

@@ -221,17 +221,21 @@ class Model:
         }
 
     def sweep(self) -> None:
-        """Due mail expires, mail of disabled devices goes, receipts lapse."""
+        """Due mail expires, mail of disabled devices goes, receipts lapse.
+
+        A disabled device goes with the first sweep that finds nothing of it: the one after the
+        sweep in which its last receipt lapsed.
+        """
         for device, queue in list(self.queues.items()):
-            for message_id, envelope in list(queue.envelopes.items()):
-                if envelope.outcome == "pending" and envelope.expires_at <= self.now:
+            for envelope in queue.envelopes.values():
+                is_over = envelope.expires_at <= self.now or not queue.is_active
+                if envelope.outcome == "pending" and is_over:
                     envelope.outcome = "expired"
-                if envelope.outcome == "pending" and not queue.is_active:
-                    envelope.outcome = "expired"
-                if envelope.outcome != "pending" and envelope.lapses_at <= self.now:
-                    del queue.envelopes[message_id]
             if not queue.is_active and not queue.envelopes:
                 del self.queues[device]
+            for message_id, envelope in list(queue.envelopes.items()):
+                if envelope.outcome != "pending" and envelope.lapses_at <= self.now:
+                    del queue.envelopes[message_id]
 
     # --- Reads --------------------------------------------------------------------------------
 

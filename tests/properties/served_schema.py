@@ -1,6 +1,8 @@
 """The served schema as Schemathesis reads it: its links, its callers, and what it cannot say."""
 
 import copy
+import json
+import re
 from typing import Any
 
 import httpx
@@ -81,30 +83,26 @@ def _operations(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def linked() -> dict[str, Any]:
-    """The schema with its links, and with what it does not say yet (see `unsaid`)."""
+    """The schema with its links."""
     document = copy.deepcopy(contract.schema())
     for operation in _operations(document):
         for status, answer in operation["responses"].items():
             if status.startswith("2") and operation["operationId"] in LINKS:
                 answer["links"] = copy.deepcopy(LINKS[operation["operationId"]])
-    for name in unsaid(document):
-        document["components"]["schemas"][name]["additionalProperties"] = False
-    for operation in _operations(document):
-        for parameter in operation.get("parameters", []):
-            if parameter["name"] == "Idempotency-Key":
-                parameter["schema"]["pattern"] = KEY_PATTERN
     return document
 
 
-#: A key of printable ASCII that neither begins with a quote nor is blank at its ends.
-KEY_PATTERN = r"^[!#-~]([ -~]*[!-~])?$"
-
-
-def unsaid(document: dict[str, Any]) -> list[str]:
-    """The objects of requests whose schema would let unknown members through."""
-    objects = ["Submission", "Batch", "Acknowledgement", "DevicePut"]
+def request_objects(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The schemas of what is sent, by name, nested ones included."""
     schemas = document["components"]["schemas"]
-    return [name for name in objects if schemas[name].get("additionalProperties") is not False]
+    found: dict[str, dict[str, Any]] = {}
+    wanted = [operation.get("requestBody", {}) for operation in _operations(document)]
+    while wanted:
+        for name in re.findall(r"#/components/schemas/(\w+)", json.dumps(wanted.pop())):
+            if name not in found:
+                found[name] = schemas[name]
+                wanted.append(schemas[name])
+    return found
 
 
 #: Chains follow the links above, none that Schemathesis infers from names, and what they send is

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -28,7 +28,16 @@ LOG = logging.getLogger(__name__)
 SECRET = {"token_sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}
 #: What the server below the relay says to bytes that are no request, and says with no body.
 BELOW = {400, 414, 431}
-SPOILS = st.lists(st.one_of(BODIES, BODIES, HEADERS, HEADERS, TARGETS, METHOD), max_size=3)
+#: Drawn in two steps, or the many ways to spoil a body would crowd out the others.
+SPOILS = st.sampled_from([BODIES, BODIES, HEADERS, HEADERS, TARGETS, METHOD]).flatmap(
+    lambda some: some
+)
+ACCEPTED = {"200", "201", "202", "204"}
+#: What any run comes across.
+OFTEN = {
+    *("200", "201", "refused below", "MALFORMED_REQUEST", "VALIDATION_FAILED", "NOT_FOUND"),
+    *("UNAUTHENTICATED", "METHOD_NOT_ALLOWED", "UNSUPPORTED_MEDIA_TYPE", "CURSOR_INVALID"),
+}
 
 
 @dataclass(frozen=True)
@@ -94,12 +103,6 @@ CALLS: list[Callable[[Cast], Raw]] = [
 ]
 
 
-class Seen:
-    """How often each code came, for the log of a long run."""
-
-    codes: ClassVar[Counter[str]] = Counter()
-
-
 @pytest.fixture
 def cast(relay: RelayClient) -> Cast:
     """A device with one envelope in its queue, and the cursor behind that."""
@@ -122,7 +125,11 @@ def _judge(raw: Raw, answer: httpx.Response | None) -> str:
         return str(answer.status_code)
     if raw.method == b"HEAD":
         return "HEAD"
-    code = str(answer.json()["code"])
+    document = answer.json()
+    if answer.status_code == 422 and set(document) == {"results"}:
+        contract.check(answer)
+        return "every entry rejected"
+    code = str(document["code"])
     assert code in CATALOGUE
     assert_problem(answer, code)
     if code != "METHOD_NOT_ALLOWED":
@@ -137,23 +144,25 @@ def _path(raw: Raw) -> str:
 
 
 @fuse
-@examples(350)
-@given(call=st.sampled_from(CALLS), spoils=SPOILS)
 def test_spoilt_requests_get_a_documented_problem_and_change_nothing(
-    relay: RelayClient, cast: Cast, call: Callable[[Cast], Raw], spoils: list[Spoil]
+    relay: RelayClient, cast: Cast
 ) -> None:
-    raw = call(cast)
-    for spoil in spoils:
-        raw = spoil(raw)
-    note(f"{raw.method!r} {raw.target!r:.100} {raw.spoilt}")
-    before = snapshot()
-    answer = send(relay.url, raw)
-    verdict = _judge(raw, answer)
-    Seen.codes[verdict] += 1
-    if verdict[0] != "2":
-        after = snapshot()
-        assert {name for name in after if after[name] != before[name]} == set()
+    seen: Counter[str] = Counter()
 
+    @examples(1_500)
+    @given(call=st.sampled_from(CALLS), spoils=st.lists(SPOILS, max_size=3))
+    def judge(call: Callable[[Cast], Raw], spoils: list[Spoil]) -> None:
+        raw = call(cast)
+        for spoil in spoils:
+            raw = spoil(raw)
+        note(f"{raw.method!r} {raw.target!r:.100} {raw.spoilt}")
+        before = snapshot()
+        verdict = _judge(raw, send(relay.url, raw))
+        seen[verdict] += 1
+        if verdict not in ACCEPTED:
+            after = snapshot()
+            assert {name for name in after if after[name] != before[name]} == set()
 
-def test_that_and_what_came_of_it_in_numbers() -> None:
-    LOG.info("%s answers: %s", sum(Seen.codes.values()), Seen.codes.most_common())
+    judge()
+    LOG.info("%s answers: %s", sum(seen.values()), seen.most_common())
+    assert set(seen) >= OFTEN  # or the spoiling itself is spoilt

@@ -36,7 +36,9 @@ HOT = (
     "outbox_batch",
 )
 _PROJECT = str(Path(__file__).resolve().parents[2])
-_NOT_THE_RELAY = (f"{_PROJECT}/tests/", "/migrations/", "/.venv/", "/site-packages/")
+#: A virtual environment may lie inside the project.
+_LIBRARIES = ("/.venv/", "/site-packages/")
+_NOT_THE_RELAY = (f"{_PROJECT}/tests/", "/migrations/")
 
 _TABLE = rf"\"?\b(?P<table>{'|'.join(HOT)})\b\"?"
 _INSERT = re.compile(rf"\bINSERT\s+INTO\s+{_TABLE}(?:\s+AS\s+\w+)?\s*\((?P<columns>[^()]*)\)", re.I)
@@ -285,7 +287,8 @@ def _sender() -> str | None:
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(_PROJECT) and name != __file__:
+        is_ours = name.startswith(_PROJECT) and not any(part in name for part in _LIBRARIES)
+        if is_ours and name != __file__:
             if any(part in name for part in _NOT_THE_RELAY):
                 return None
             return f"{name[len(_PROJECT) + 1 :]}:{frame.f_lineno}"

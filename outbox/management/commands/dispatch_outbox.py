@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
-from config.commands import RelayCommand, Unavailable
+from config.commands import RelayCommand, Unavailable, counted
 from outbox.services.dispatching import Dispatcher
 
 
@@ -31,7 +31,12 @@ class Command(RelayCommand):
         dispatcher.end()
         counts = {"rounds": dispatcher.rounds, "published": dispatcher.published}
         self.print(
-            f"dispatch_outbox ended after {dispatcher.rounds} rounds; "
-            f"{dispatcher.published} events published",
+            f"dispatch_outbox ended after {counted(dispatcher.rounds, 'round')}; "
+            f"{counted(dispatcher.published, 'event')} published",
             counts,
         )
+        if options["once"] and (dispatcher.storage.is_on or dispatcher.queue.is_on):
+            away = (
+                "PostgreSQL does not answer" if dispatcher.storage.is_on else "Redis takes no jobs"
+            )
+            raise Unavailable(f"{away}; the events wait in PostgreSQL.")

@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
-from config.commands import RelayCommand, Unavailable
+from config.commands import RelayCommand, Unavailable, at_least_one, counted
 from outbox.services.working import Worker
 from outbox.topics import QUEUES
 
@@ -21,7 +21,7 @@ class Command(RelayCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("queue", choices=QUEUES, help="the queue")
         parser.add_argument(
-            "--max-jobs", type=int, metavar="N", help="end after N jobs, to be started afresh"
+            "--max-jobs", type=at_least_one, metavar="N", help="end after N jobs, to start afresh"
         )
         parser.add_argument("--burst", action="store_true", help="end when the queue is empty")
 
@@ -34,4 +34,7 @@ class Command(RelayCommand):
         worker.run()
         worker.end()
         facts = {"queue": worker.queue, "jobs": worker.jobs}
-        self.print(f"work {worker.queue} ended after {worker.jobs} jobs", facts)
+        self.print(f"work {worker.queue} ended after {counted(worker.jobs, 'job')}", facts)
+        if options["burst"] and (worker.redis.is_on or worker.storage.is_on):
+            away = "Redis" if worker.redis.is_on else "PostgreSQL"
+            raise Unavailable(f"{away} does not answer; the jobs wait.")

@@ -2,11 +2,14 @@
 
 import hmac
 import ipaddress
+import os
 
 import prometheus_client
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from config.kernel.problems import MethodNotAllowed, Unauthenticated
 from relay.api.problems import problem_response, request_id_of
@@ -37,12 +40,21 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return refused
     if not _may_read_metrics(request):
         return problem_response(Unauthenticated(), request_id_of(request))
-    text = prometheus_client.generate_latest()
+    text = prometheus_client.generate_latest(_counters())
     try:
         text += prometheus_client.generate_latest(GAUGES)
     except (DatabaseError, InterfaceError):
         text += b"# the gauges need PostgreSQL, which does not answer\n"
     return HttpResponse(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def _counters() -> CollectorRegistry:
+    """What was counted: by every web process where they share a directory, else by this one."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return prometheus_client.REGISTRY
+    shared = CollectorRegistry()
+    MultiProcessCollector(shared)
+    return shared
 
 
 def _may_read_metrics(request: HttpRequest) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
-from config.commands import RelayCommand
+from config.commands import RelayCommand, Unavailable, counted
 from relay.services.ticking import Clock
 
 
@@ -24,13 +24,17 @@ class Command(RelayCommand):
         clock = Clock.new()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: clock.stopping.set())
+        works = False
         while not clock.stopping.is_set():
-            clock.tick()
+            works = clock.tick()
             if options["once"]:
                 break
             clock.stopping.wait(settings.RELAY_TICK_SECONDS)
         clock.let_go()
-        self.print(
-            f"tick ended after {clock.rounds} rounds; {clock.rows} rows swept",
-            {"rounds": clock.rounds, "rows": clock.rows},
-        )
+        rounds, rows = counted(clock.rounds, "round"), counted(clock.rows, "row")
+        facts = {"rounds": clock.rounds, "rows": clock.rows}
+        self.print(f"tick ended after {rounds}; {rows} swept", facts)
+        if options["once"] and clock.storage.is_on:
+            raise Unavailable("PostgreSQL does not answer.")
+        if options["once"] and not works:
+            self.note("Another process is the clock just now, so there was nothing to do.")
