@@ -7,16 +7,15 @@ Django's own middleware for sessions, CSRF and the like works on the console's a
 import logging
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from config import metrics
+from config.gate.application import WAITED
 from config.kernel import logs, watchdog
+from config.kernel.problems import StorageUnavailable
 
 _FIELDS = ("request_id", "method", "route", "status", "code", "milliseconds")
 #: A request that was served is a line at LOG_LEVEL=DEBUG; one that was refused, failed or took
@@ -24,13 +23,6 @@ _FIELDS = ("request_id", "method", "route", "status", "code", "milliseconds")
 SERVED = logs.event("request.served", *_FIELDS, level=logging.DEBUG)
 HANDLED = logs.event("request.handled", *_FIELDS)
 SLOW_SECONDS = 1.0
-
-#: Bytes of a refused request that are read and thrown away at most: as many as a request may
-#: have. Whoever announces more is told so at once, and the connection ends.
-MOST_DRAINED = 8 * 2**20
-
-#: A body that never comes takes a thread; these may take a quarter of them.
-_DRAINS = threading.BoundedSemaphore(max(1, int(settings.RELAY_WEB_THREADS) // 4))
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -49,8 +41,6 @@ class RequestMiddleware:
         with watchdog.WATCHDOG.watching():
             response = self._get_response(request)
         response["X-Request-ID"] = request_id
-        if not _drain(request):
-            response["Connection"] = "close"
         if not response.streaming and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
         self._account(request, response, time.perf_counter() - started)
@@ -73,38 +63,20 @@ class RequestMiddleware:
         )
 
 
-def _drain(request: HttpRequest) -> bool:
-    """Read what a refusal left unread; False when there is more than we care to.
-
-    A client may send everything before it reads. If the server closed on it meanwhile, the
-    answer would be lost, and so would the next request on that connection.
-    """
-    was_read = getattr(request, "relay_body_read", False) or getattr(
-        request, "_read_started", False
-    )
-    if request.method in ("GET", "HEAD") or was_read:
-        return True
-    announced = request.META.get("CONTENT_LENGTH") or ""
-    chunked = "HTTP_TRANSFER_ENCODING" in request.META
-    left = int(announced) if announced.isdecimal() else (MOST_DRAINED if chunked else 0)
-    if left == 0:
-        return True
-    if left > MOST_DRAINED or not _DRAINS.acquire(blocking=False):
-        return False
-    try:
-        return _read_away(request.META["wsgi.input"], left) or not chunked
-    finally:
-        _DRAINS.release()
+#: Seconds after which a request that waited for its turn is told that it was in vain.
+MOST_WAITED = 8.0
 
 
-def _read_away(stream: Any, left: int) -> bool:
-    """Whether `left` bytes came and went."""
-    try:
-        while left > 0 and (part := stream.read(min(left, 65_536))):
-            left -= len(part)
-    except OSError:
-        return False
-    return left == 0
+class TurnMiddleware:
+    """Ends what waited too long: nobody may be there any more, and others wait behind it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.META.get(WAITED, 0.0) > MOST_WAITED:
+            raise StorageUnavailable
+        return self._get_response(request)
 
 
 def _request_id(request: HttpRequest) -> str:

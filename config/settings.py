@@ -51,6 +51,7 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 # --- How this process runs -------------------------------------------------------------------
 RELAY_ROLE = env.choice("RELAY_ROLE", "command", ("web", "worker", "clock", "command"))
 RELAY_WEB_THREADS = env.whole("RELAY_WEB_THREADS", 4, minimum=1, maximum=256)
+RELAY_WEB_WAITING = env.whole("RELAY_WEB_WAITING", 64, minimum=4, maximum=1_024)
 RELAY_WEB_WORKERS = env.whole("RELAY_WEB_WORKERS", 2, minimum=1, maximum=64)
 RELAY_PGBOUNCER = env.flag("RELAY_PGBOUNCER", False)
 RELAY_TRIAL = env.flag("RELAY_TRIAL", False)
@@ -149,13 +150,17 @@ def _database(url: str) -> dict[str, object]:
         options["prepare_threshold"] = None
     else:
         options["prepare_threshold"] = 2
+        given = parts.pop("options", "")  # an operator's own come on top of ours
         options["options"] = (
             f"-c synchronous_commit=on -c lock_timeout={lock} -c statement_timeout={statement} "
-            f"-c idle_in_transaction_session_timeout={idle}"
+            f"-c idle_in_transaction_session_timeout={idle} "
+            # PostgreSQL's own end: a session whose client vanished without a word ends too.
+            "-c tcp_keepalives_idle=6 -c tcp_keepalives_interval=3 -c tcp_keepalives_count=3 "
+            f"-c tcp_user_timeout=15000 {given}"
         )
     known = {name: parts.pop(name, "") for name in ("dbname", "user", "password", "host", "port")}
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "config.kernel.postgresql",
         "NAME": known["dbname"],
         "USER": known["user"],
         "PASSWORD": known["password"],
@@ -206,6 +211,7 @@ INSTALLED_APPS = [
 # What only the console needs works on its addresses alone; /v1 pays for none of it.
 MIDDLEWARE = [
     "config.middleware.RequestMiddleware",
+    "config.middleware.TurnMiddleware",
     "adminui.middleware.ConsoleSecurityMiddleware",
     "adminui.middleware.ConsoleWhiteNoiseMiddleware",
     "adminui.middleware.ConsoleCSPMiddleware",

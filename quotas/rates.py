@@ -6,7 +6,6 @@ neither callers nor addresses.
 """
 
 import hmac
-import ipaddress
 import math
 import threading
 import time
@@ -20,6 +19,7 @@ from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
 from config.kernel import keys, logs
+from config.kernel.addresses import network_of
 from config.kernel.problems import RateLimited
 from quotas.selectors import Limits
 
@@ -47,30 +47,22 @@ def charge(*, actor: str, address: str, limits: Limits, submits: int = 1) -> Non
         LIMITER.charge(rule, submits)
 
 
-def network_of(address: str) -> str:
-    """What one subscriber holds: an IPv4 address, or an IPv6 /64."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return "unknown"
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed)
-
-
 def _subject(kind: str, value: str) -> str:
     secret = keys.current(keys.Purpose.RATE).secret
     return hmac.new(secret, f"{kind}\0{value}".encode(), sha256).hexdigest()[:32]
 
 
 class _Limiter:
-    """Redis while it answers, this process's memory while it does not."""
+    """Redis while it answers, this process's memory while it does not.
+
+    After a pause one request alone finds out whether Redis is back: if all of them tried, a
+    Redis that hangs would cost every thread its time limit, again and again.
+    """
 
     def __init__(self) -> None:
         self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._shared: SlidingWindowCounterRateLimiter | None = None
+        self._away = False
         self._retry_at = 0.0
         self._lock = threading.Lock()
 
@@ -82,7 +74,11 @@ class _Limiter:
                 self._hit(shared, item, rule.subject, submits)
             except (redis.RedisError, OSError) as error:
                 self._pause(error)
+            except RateLimited:
+                self._away = False
+                raise
             else:
+                self._away = False
                 return
         self._hit(self._memory, item, rule.subject, submits)
 
@@ -101,15 +97,26 @@ class _Limiter:
         raise RateLimited(retry_after=max(1, math.ceil(reset_at - time.time())))
 
     def _shared_now(self) -> SlidingWindowCounterRateLimiter | None:
-        if settings.REDIS_URL is None or time.monotonic() < self._retry_at:
+        if settings.REDIS_URL is None or not self._may_try():
             return None
         if self._shared is None:
             with self._lock:
                 self._shared = self._shared or SlidingWindowCounterRateLimiter(_redis_storage())
         return self._shared
 
+    def _may_try(self) -> bool:
+        """Whether to ask Redis: always, or after a pause, by one alone."""
+        if not self._away:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            if now < self._retry_at:
+                return False
+            self._retry_at = now + REDIS_PAUSE
+            return True
+
     def _pause(self, error: Exception) -> None:
-        self._retry_at = time.monotonic() + REDIS_PAUSE
+        self._away, self._retry_at = True, time.monotonic() + REDIS_PAUSE
         AWAY(error=type(error).__name__)
 
 

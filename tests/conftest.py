@@ -186,7 +186,7 @@ class RelayProcess:
 
 def _granian(port: int) -> list[str]:
     options = ["--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port), "--no-ws"]
-    threads = ["--workers", "1", "--blocking-threads", str(WEB_THREADS)]
+    threads = ["--workers", "1", "--blocking-threads", "64"]
     return [sys.executable, "-m", "granian", *options, *threads, "config.wsgi:application"]
 
 

@@ -44,9 +44,9 @@ class Lines:
 
     @contextmanager
     def place(
-        self, key: object, busy: Callable[[], Problem], *, until: float | None = None
+        self, key: object, busy: Callable[[], Exception], *, until: float | None = None
     ) -> Iterator[None]:
-        """A seat in the line of `key`, or the problem that `busy` makes.
+        """A seat in the line of `key`, or the error that `busy` makes.
 
         Whoever needs several seats says `until` when it waits for all of them (`patience()`).
         """

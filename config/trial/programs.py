@@ -19,7 +19,7 @@ def _table(env: Mapping[str, str], host: str, port: int) -> list[tuple[str, str,
         _PYTHON, "-m", "granian", "--interface", "wsgi",
         "--host", ports.numeric(host), "--port", str(port), "--http", "1", "--no-ws",
         "--workers", env.get("RELAY_WEB_WORKERS", "2"),
-        "--blocking-threads", env.get("RELAY_WEB_THREADS", "4"),
+        "--blocking-threads", env.get("RELAY_WEB_WAITING", "64"),
         "--blocking-threads-idle-timeout", "600",
         "--workers-kill-timeout", "5",
         "--no-access-log",  # it would hold paths and addresses (DESIGN rule 4.9)

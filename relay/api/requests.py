@@ -1,17 +1,15 @@
 """Reading a request: body, key, query and address (PROTOCOL section 1)."""
 
-import ipaddress
 import re
 from email.message import Message
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.http import HttpRequest
 from rest_framework.request import Request
 
+from config.gate.intake import State, body_of
 from config.kernel import strict_json
-from config.kernel.lines import Lines
 from config.kernel.problems import (
     FieldError,
     IdempotencyKeyInvalid,
@@ -25,14 +23,8 @@ from config.kernel.problems import (
     ValidationFailed,
 )
 
-MOST_BODY_BYTES = 8 * 2**20
-#: Reading a body takes a thread until it is there: half of them at most, and of one caller a
-#: quarter. While bodies come nobody notices; once they do not, others are told at once.
-ALL_BODIES = Lines(seats=int(settings.RELAY_WEB_THREADS) // 2)
-BODIES = Lines(seats=int(settings.RELAY_WEB_THREADS) // 4)
-_TOO_SLOW = "Bodies of this caller are on their way and do not come."
-_TOO_MANY = "Bodies of other callers are on their way and do not come."
-_ALL = "every caller"
+_TOO_SLOW = "Bodies from this address are on their way and do not come."
+_TOO_MANY = "Bodies of others are on their way and do not come."
 _LONGEST_KEY = 255
 _PRINTABLE = re.compile(r"[ -~]+")
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # an sf-string of RFC 8941
@@ -54,40 +46,26 @@ def json_body(request: Request) -> dict[str, Any]:
         raise UnsupportedMediaType
     if "HTTP_CONTENT_ENCODING" in request.META:
         raise UnsupportedMediaType
-    with (
-        BODIES.place(request.user, lambda: RateLimited(_TOO_SLOW)),
-        ALL_BODIES.place(_ALL, lambda: StorageUnavailable(_TOO_MANY)),
-    ):
-        raw = _raw_body(request)
-    return strict_json.loads_object(raw)
+    return strict_json.loads_object(_raw_body(request))
 
 
 def _raw_body(request: Request) -> bytes:
-    """The body, whether its length was announced or it came in chunks."""
+    """What came in, or what is wrong with it."""
     announced = request.META.get("CONTENT_LENGTH") or ""
     if announced and not announced.isdecimal():
         raise MalformedRequest
-    if announced and int(announced) > MOST_BODY_BYTES:
-        raise RequestTooLarge
-    wanted = int(announced) if announced else MOST_BODY_BYTES + 1
-    try:
-        raw = _read(request.META["wsgi.input"], wanted)
-    except OSError as error:
-        raise MalformedRequest("The body broke off.") from error
-    request._request.relay_body_read = True  # type: ignore[attr-defined]
-    if len(raw) > MOST_BODY_BYTES:
-        raise RequestTooLarge
-    if announced and len(raw) < wanted:
-        raise MalformedRequest("The body is shorter than its Content-Length.")
-    return raw
-
-
-def _read(stream: Any, wanted: int) -> bytes:
-    parts, left = [], wanted
-    while left > 0 and (part := stream.read(left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+    body = body_of(request.META)
+    match body.state:
+        case State.WHOLE:
+            return body.data
+        case State.SHORT:
+            raise MalformedRequest("The body broke off before its end.")
+        case State.TOO_LARGE:
+            raise RequestTooLarge
+        case State.CROWDED_BY_CALLER:
+            raise RateLimited(_TOO_SLOW)
+        case State.CROWDED:
+            raise StorageUnavailable(_TOO_MANY)
 
 
 def check_accept(request: HttpRequest) -> None:
@@ -151,22 +129,3 @@ def idempotency_key(request: HttpRequest) -> str | None:
     if len(key) > _LONGEST_KEY or _PRINTABLE.fullmatch(key) is None:
         raise IdempotencyKeyInvalid
     return key
-
-
-def client_address(request: HttpRequest) -> str:
-    """The address of the client, by the exact number of proxies that we trust.
-
-    Each of our proxies appends the address it saw to X-Forwarded-For; what stands before
-    those entries came from the client and is believed by nobody.
-    """
-    peer = str(request.META.get("REMOTE_ADDR", ""))
-    trusted = int(settings.TRUSTED_PROXY_COUNT)
-    if trusted == 0:
-        return peer
-    entries = [part.strip() for part in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")]
-    if len(entries) < trusted:
-        return peer
-    try:
-        return str(ipaddress.ip_address(entries[-trusted]))
-    except ValueError:
-        return peer

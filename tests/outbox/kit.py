@@ -76,6 +76,7 @@ class OwnValkey:
             b"list": lambda key: self.client.lrange(key, 0, -1),
             b"zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
             b"stream": self.client.xrange,
+            b"none": lambda key: None,  # it ended since it was listed
         }
         return {key: readers[self.client.type(key)](key) for key in self.client.scan_iter()}
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.helpers import assert_problem, envelope_for, post, raw_head
 from tests.client import RelayClient, make_device
+from tests.concurrency.loads import submit_surely
 from tests.conftest import WEB_THREADS, RelayProcess
 from tests.properties.profiles import fuse
 
@@ -36,17 +37,60 @@ def test_a_list_that_is_too_long_is_refused_before_its_entries_are_looked_at(
     assert_problem(answer, "VALIDATION_FAILED", pointers={f"/{LISTS[path]}"})
 
 
+#: Begins of requests that are never finished: two kinds of callers of the REST face, and the
+#: console, where Django itself reads the body for its form.
+UNFINISHED = [
+    lambda: raw_head(
+        make_device(),
+        "Content-Type: application/json",
+        "Idempotency-Key: k",
+        "Content-Length: 1000",
+    ),
+    lambda: raw_head(
+        None, "Content-Type: application/json", "Content-Length: 1000", path="/v1/acks"
+    ),
+    lambda: (
+        raw_head(
+            None,
+            "Content-Type: application/x-www-form-urlencoded",
+            "Cookie: csrftoken=" + "a" * 32,
+            "Content-Length: 1000",
+            path="/admin/login/",
+        )
+        + b"username="
+    ),
+]
+
+
 @fuse
-def test_bodies_of_many_callers_that_never_come_hold_up_nobody_else(
+def test_bodies_that_never_come_hold_up_nobody_at_another_address(
     own_relay: RelayProcess,
 ) -> None:
-    head = ("Content-Type: application/json", "Idempotency-Key: k", "Content-Length: 1000")
+    sender, recipient = make_device(), make_device()
     address = urlsplit(own_relay.url)
+    elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
     with ExitStack() as lines:
-        for _ in range(2 * WEB_THREADS):
+        for number in range(3 * WEB_THREADS):
             line = socket.create_connection((address.hostname, address.port), timeout=10)
-            lines.enter_context(line).sendall(raw_head(make_device(), *head))
+            begin = UNFINISHED[number % len(UNFINISHED)]()
+            lines.enter_context(line).sendall(begin)
         assert httpx.get(f"{own_relay.url}/livez", timeout=5).status_code == 200
+        with RelayClient(own_relay.url) as here:
+            assert here.device(sender).status_code == 200  # it has no body
+            assert_problem(here.submit(sender, recipient), "RATE_LIMITED")
+        with RelayClient(own_relay.url) as there:
+            there.http = httpx.Client(base_url=own_relay.url, transport=elsewhere, timeout=5)
+            assert there.submit(sender, recipient).status_code == 201
+    with RelayClient(own_relay.url) as here:
+        assert submit_surely(here, sender, recipient).status_code == 201  # it passes
+
+
+@pytest.mark.parametrize("mark", [b"[],", b"{},", b"0,", b"[", b'{"a":'])
+def test_more_than_any_call_has_is_refused_unparsed(relay: RelayClient, mark: bytes) -> None:
+    body = b'{"envelopes":[' + mark * (8 * 2**20 // len(mark) - 20)
+    answer = post(relay, make_device(), body, path="/v1/envelopes/batch")
+    assert_problem(answer, "MALFORMED_REQUEST")
+    assert "more in it" in answer.json()["detail"]
 
 
 def test_an_entry_that_is_no_object_is_named(relay: RelayClient) -> None:

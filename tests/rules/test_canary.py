@@ -10,55 +10,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from relay.tokens import parse
 from tests.client import Party, RelayClient, make_device, make_provisioner
 from tests.concurrency.crowd import Background
 from tests.concurrency.loads import set_limits
 from tests.concurrency.outside import connect, usage_row_locked, waiting_for_a_lock
 from tests.conftest import RelayProcess
+from tests.rules.markers import ADDRESS, Markers
 from tests.rules.planting import run
-
-ADDRESS = "203.0.113.77"
-
-
-def _unique(name: str) -> str:
-    return f"canary-{name}-{uuid4().hex}"
-
-
-class _Markers:
-    """Everything that must not appear, in every form in which it might."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {"address": ADDRESS}
-
-    def text(self, name: str) -> str:
-        """A marker that is sent as it is."""
-        made = _unique(name)
-        self.bytes(name, made.encode())
-        return made
-
-    def bytes(self, name: str, raw: bytes) -> None:
-        """Raw bytes: as text, in base64 (from any offset) and in hexadecimal."""
-        self.texts[name] = raw.decode("latin-1")
-        self.texts[f"{name} in hex"] = raw.hex()
-        for offset in range(3):
-            encoded = base64.b64encode(b"\0" * offset + raw).decode()
-            self.texts[f"{name} in base64 +{offset}"] = encoded[4:-4]
-
-    def party(self, name: str, party: Party) -> None:
-        """A token, its secret and digest, and the id in its text forms."""
-        parsed = parse(party.token)
-        assert parsed is not None
-        self.texts[f"{name}'s token"] = party.token
-        self.texts[f"{name}'s secret"] = party.token.rpartition(".")[2]
-        self.texts[f"{name}'s digest"] = parsed.sha256.hex()
-        self.texts[f"{name}'s id"] = str(party.id)
-        self.texts[f"{name}'s id in hex"] = party.id.hex
-
-    def found_in(self, text: str) -> list[str]:
-        """Which ones are there."""
-        lowered = text.lower()
-        return [name for name, marker in self.texts.items() if marker.lower() in lowered]
 
 
 @pytest.fixture
@@ -80,7 +38,7 @@ def _postgres_log() -> Path | None:
         return None
 
 
-def _send_everything(relay: RelayClient, markers: _Markers) -> list[httpx.Response]:
+def _send_everything(relay: RelayClient, markers: Markers) -> list[httpx.Response]:
     """The main job and every kind of failure, each with markers in it."""
     sender, recipient, provisioner = make_device(), make_device(), make_provisioner()
     for name, party in [("sender", sender), ("recipient", recipient), ("provisioner", provisioner)]:
@@ -119,7 +77,7 @@ def _send_everything(relay: RelayClient, markers: _Markers) -> list[httpx.Respon
 
 
 def _refused_by_the_face(
-    relay: RelayClient, markers: _Markers, sender: Party
+    relay: RelayClient, markers: Markers, sender: Party
 ) -> list[httpx.Response]:
     marker = markers.text("face")
     json_type = {"Content-Type": "application/json", "Authorization": f"Bearer {sender.token}"}
@@ -140,7 +98,7 @@ def _refused_by_the_face(
 
 
 def _failed_by_postgresql(
-    relay: RelayClient, markers: _Markers, sender: Party
+    relay: RelayClient, markers: Markers, sender: Party
 ) -> list[httpx.Response]:
     """A row that violates a constraint, and a lock timeout."""
     content, recipient = markers.text("failing row"), make_device()
@@ -164,7 +122,7 @@ def _failed_by_postgresql(
 
 
 def test_no_marker_is_in_a_log_a_metric_or_an_error(process: RelayProcess) -> None:
-    markers = _Markers()
+    markers = Markers()
     postgres_log = _postgres_log()
     before = postgres_log.stat().st_size if postgres_log else 0
     with RelayClient(process.url) as relay:
@@ -197,7 +155,7 @@ def test_what_postgresql_shows_of_a_running_statement_holds_no_value(
     process: RelayProcess,
 ) -> None:
     """Parameters travel apart from the statement, so that no view and no log can quote them."""
-    markers, recipient, message_id = _Markers(), make_device(), uuid4()
+    markers, recipient, message_id = Markers(), make_device(), uuid4()
     ciphertext = markers.text("ciphertext").encode()
     markers.party("recipient", recipient)
     markers.texts["message id"] = str(message_id)
@@ -219,7 +177,7 @@ def test_what_postgresql_shows_of_a_running_statement_holds_no_value(
 
 
 def test_the_search_finds_a_marker_in_every_form() -> None:
-    markers = _Markers()
+    markers = Markers()
     marker = markers.text("thing").encode()
     assert markers.found_in(f"x{marker.decode()}x") == ["thing"]
     assert markers.found_in(f"\\x{marker.hex().upper()}") == ["thing in hex"]

@@ -125,5 +125,6 @@ def test_the_kernel_alone_opens_transactions() -> None:
     opens = re.compile(r"transaction\.atomic|\batomic\(|set_autocommit|ATOMIC_REQUESTS")
     found = {_name(path) for path in _sources(".py") if opens.search(path.read_text("utf-8"))}
     assert {name for name in found if not name.startswith("adminui/")} == {
-        "config/kernel/database.py"
+        "config/kernel/database.py",
+        "config/kernel/postgresql/base.py",
     }

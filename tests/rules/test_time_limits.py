@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from django.db import DatabaseError, InterfaceError, connection
 
+from config import settings as settings_module
 from config.kernel import watchdog
 from config.kernel.watchdog import Watchdog
 from relay.models import Envelope
@@ -273,3 +274,11 @@ def test_a_request_that_hangs_in_postgresql_is_503_and_the_key_resolves_it(
         )
     assert submit().status_code == 201
     assert_sound()
+
+
+def test_an_operators_own_options_come_on_top_of_the_limits() -> None:
+    url = "postgresql://relay@127.0.0.1/relay?options=-c%20search_path%3Drelay"
+    options = str(settings_module._database(url)["OPTIONS"]["options"])  # type: ignore[index]
+    assert "-c statement_timeout=" in options
+    assert "-c synchronous_commit=on" in options
+    assert options.endswith("-c search_path=relay")

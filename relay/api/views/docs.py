@@ -4,8 +4,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from config.kernel.problems import catalogue
+from relay.api.read_only import read_only
 
 
+@read_only
 def errors(request: HttpRequest) -> HttpResponse:
     """The page that every problem's `type` points into."""
     return render(request, "relay/errors.html", {"problems": catalogue()})

@@ -9,6 +9,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from config.kernel import clock, problems
+from config.kernel.addresses import client_address
 from config.kernel.problems import FieldError, ValidationFailed
 from quotas import rates
 from quotas.selectors import current_limits
@@ -124,7 +125,7 @@ def _charged_key(request: Request, *, submits: int) -> str:
     """The key, after the caller's rate was charged: in this order (PROTOCOL section 1)."""
     rates.charge(
         actor=caller_of(request).scope,
-        address=requests.client_address(request),
+        address=client_address(request.META),
         limits=current_limits(),
         submits=submits,
     )

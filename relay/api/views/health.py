@@ -11,33 +11,31 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from config.kernel.problems import MethodNotAllowed, Unauthenticated
+from config.kernel.problems import Unauthenticated
 from relay.api.problems import problem_response, request_id_of
+from relay.api.read_only import read_only
 from relay.selectors import health
 from relay.selectors.gauges import GAUGES
 
 
+@read_only
 def livez(request: HttpRequest) -> HttpResponse:
     """200 as long as this process answers at all."""
-    return _read_only(request) or JsonResponse({"status": "ok"})
+    return JsonResponse({"status": "ok"})
 
 
+@read_only
 def readyz(request: HttpRequest) -> HttpResponse:
     """200 when this process can store mail; without Redis it can, and says "degraded"."""
-    refused = _read_only(request)
-    if refused is not None:
-        return refused
     report = health.readiness()
     response = JsonResponse(report.document(), status=200 if report.ready else 503)
     response["Cache-Control"] = "no-store"
     return response
 
 
+@read_only
 def metrics(request: HttpRequest) -> HttpResponse:
     """Prometheus text, for who has the token; without that setting, for loopback alone."""
-    refused = _read_only(request)
-    if refused is not None:
-        return refused
     if not _may_read_metrics(request):
         return problem_response(Unauthenticated(), request_id_of(request))
     text = prometheus_client.generate_latest(_counters())
@@ -68,10 +66,3 @@ def _may_read_metrics(request: HttpRequest) -> bool:
         return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
     except ValueError:
         return False
-
-
-def _read_only(request: HttpRequest) -> HttpResponse | None:
-    if request.method in ("GET", "HEAD"):
-        return None
-    problem = MethodNotAllowed(headers={"Allow": "GET"})
-    return problem_response(problem, request_id_of(request))
