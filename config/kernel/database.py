@@ -1,6 +1,7 @@
 """Transactions and database failures (DESIGN rules 4.1 and 4.8)."""
 
 import re
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,23 @@ def durable_transaction() -> Iterator[None]:
     """The one transaction of a request. Refuses to nest: what is inside commits here or never."""
     with transaction.atomic(durable=True):
         yield
+
+
+def forget_dead_connection() -> None:
+    """Let go of a connection that ended while nobody used it, as in a restart of PostgreSQL.
+
+    Its socket says so: nothing is to be read from an idle one but its end. To be called between
+    two requests; the next statement then connects anew instead of failing.
+    """
+    held = connection.connection
+    if held is not None and not connection.in_atomic_block and (held.closed or _has_ended(held)):
+        connection.close()
+
+
+def _has_ended(held: psycopg.Connection) -> bool:
+    poll = select.poll()
+    poll.register(held.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def assert_in_transaction() -> None:
