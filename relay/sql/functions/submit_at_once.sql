@@ -24,16 +24,18 @@ DECLARE
     v_size constant integer := octet_length(p_ciphertext);
     v_usage record;
     v_now timestamptz := relay_now();
+    v_record_until timestamptz := v_now + p_record_lifetime;
     v_now_us bigint;
     v_accepted_us bigint;
     v_accepted_at timestamptz;
     v_expires_at timestamptz;
+    v_receipt_until timestamptz;
     v_form constant text := 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"';
     v_body text;
 BEGIN
     INSERT INTO idempotency_record
            (shard, scope_hash, attempt, fingerprint, status, body, expires_at)
-    VALUES (p_key_shard, p_scope_hash, p_attempt, p_request, 0, '', v_now + p_record_lifetime)
+    VALUES (p_key_shard, p_scope_hash, p_attempt, p_request, 0, '', v_record_until)
         ON CONFLICT (shard, scope_hash) DO NOTHING;
     IF NOT FOUND THEN
         RETURN NULL;
@@ -55,13 +57,16 @@ BEGIN
         v_accepted_us := greatest(v_now_us, v_usage.last_accepted_us + 1);
         v_accepted_at := v_now + (v_accepted_us - v_now_us) * interval '1 microsecond';
         v_expires_at := v_accepted_at + p_ttl;
+        v_receipt_until := greatest(v_accepted_at + p_receipt,
+                                    v_expires_at + p_receipt_after_expiry);
+        v_record_until := v_now + p_record_lifetime;
 
         INSERT INTO relay_envelope
                (shard, device_id, seq, message_id, size, protocol_version, fingerprint,
                 accepted_at, expires_at, outcome, receipt_until)
         VALUES (p_shard, p_device_id, v_usage.next_seq, p_message_id, v_size,
                 p_protocol_version, p_fingerprint, v_accepted_at, v_expires_at, 'pending',
-                greatest(v_accepted_at + p_receipt, v_expires_at + p_receipt_after_expiry))
+                v_receipt_until)
             ON CONFLICT (shard, device_id, message_id) DO NOTHING;
         EXIT plain WHEN NOT FOUND;
 
@@ -84,7 +89,7 @@ BEGIN
         v_body := format(p_answer, to_char(v_accepted_at AT TIME ZONE 'UTC', v_form),
                          to_char(v_expires_at AT TIME ZONE 'UTC', v_form));
         UPDATE idempotency_record
-           SET status = 201, body = v_body, expires_at = v_now + p_record_lifetime
+           SET status = 201, body = v_body, expires_at = v_record_until
          WHERE shard = p_key_shard AND scope_hash = p_scope_hash;
         RETURN v_body;
     END plain;
