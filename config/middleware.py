@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from config import metrics
 from config.gate.application import WAITED
 from config.kernel import logs, watchdog
+from config.kernel.database import forget_dead_connection
 from config.kernel.problems import StorageUnavailable
 
 _FIELDS = ("request_id", "method", "route", "status", "code", "milliseconds")
@@ -68,7 +69,10 @@ MOST_WAITED = 8.0
 
 
 class TurnMiddleware:
-    """Ends what waited too long: nobody may be there any more, and others wait behind it."""
+    """Begins a request's turn, on a connection to PostgreSQL that is alive.
+
+    What waited too long it ends: nobody may be there any more, and others wait behind it.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -76,6 +80,7 @@ class TurnMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if request.META.get(WAITED, 0.0) > MOST_WAITED:
             raise StorageUnavailable
+        forget_dead_connection()
         return self._get_response(request)
 
 

@@ -6,6 +6,9 @@ from datetime import datetime, timedelta
 from config.kernel.caching import TimedValue
 from relay.models import RetentionPolicy
 
+#: A receipt outlives the expiry by this at least (PROTOCOL section 5).
+RECEIPT_AFTER_EXPIRY = timedelta(days=1)
+
 
 @dataclass(frozen=True)
 class Retention:
@@ -23,7 +26,9 @@ class Retention:
 
     def receipt_until(self, *, accepted_at: datetime, expires_at: datetime) -> datetime:
         """When the receipt lapses (PROTOCOL section 5): never before expiry and a day more."""
-        return max(accepted_at + timedelta(days=self.receipt_days), expires_at + timedelta(days=1))
+        return max(
+            accepted_at + timedelta(days=self.receipt_days), expires_at + RECEIPT_AFTER_EXPIRY
+        )
 
 
 def newest_retention() -> Retention:

@@ -56,6 +56,13 @@ class Request:
     key: str | None = field(repr=False)
     fingerprint: bytes = field(repr=False)
 
+    @property
+    def scope_hash(self) -> bytes | None:
+        """What stands for (caller, route, key); None without a key."""
+        if self.key is None:
+            return None
+        return scope_hash(caller=self.caller.scope, route=self.route, key=self.key)
+
 
 def run_once(request: Request, effect: Callable[[], Effect], *, queues: Sequence[UUID]) -> Answer:
     """Run `effect` in one transaction, under the request's key when it has one.
@@ -63,11 +70,9 @@ def run_once(request: Request, effect: Callable[[], Effect], *, queues: Sequence
     `queues` are the devices whose rows the effect will lock. Raises the effect's own Problem, and
     IdempotencyKeyReused, IdempotencyInProgress or StorageUnavailable.
     """
-    hashed = None
-    if request.key is not None:
-        hashed = scope_hash(caller=request.caller.scope, route=request.route, key=request.key)
+    hashed = request.scope_hash
     refusal: Problem | None = None
-    with _in_line(hashed, queues), durable_transaction():
+    with in_line(hashed, queues), durable_transaction():
         owned = _claim(hashed, request.fingerprint)
         if isinstance(owned, Replay):
             return Answer(owned.status, owned.body, replayed=True)
@@ -99,7 +104,7 @@ def _run(owned: Claim | None, effect: Callable[[], Effect]) -> Answer:
 
 
 @contextmanager
-def _in_line(hashed: bytes | None, queues: Sequence[UUID]) -> Iterator[None]:
+def in_line(hashed: bytes | None, queues: Sequence[UUID]) -> Iterator[None]:
     """Seats in the lines of the key and the queues, in the order in which rows are locked."""
     until = patience()
     with ExitStack() as seats:

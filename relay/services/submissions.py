@@ -8,6 +8,7 @@ from uuid import UUID
 from config.kernel import clock
 from config.kernel.problems import (
     EnvelopeTooLarge,
+    Problem,
     ProtocolVersionUnsupported,
     TtlOutOfRange,
 )
@@ -73,6 +74,14 @@ class Rules:
         ttl = submission.ttl_seconds
         if ttl is not None and ttl < self.retention.min_ttl_seconds:
             raise TtlOutOfRange
+
+    def allow(self, submission: Submission) -> bool:
+        """Whether policy has nothing against it."""
+        try:
+            self.check(submission)
+        except Problem:
+            return False
+        return True
 
     def ttl_of(self, submission: Submission) -> int:
         """Seconds that it will be kept: what was asked for, cut to the instance TTL."""

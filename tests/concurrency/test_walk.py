@@ -6,7 +6,6 @@ The same oracle is shown two broken builds, and fails them.
 import random
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from uuid import uuid4
@@ -24,7 +23,7 @@ from tests.concurrency.broken import (
     without_lock,
 )
 from tests.concurrency.crowd import Background, Crew, together
-from tests.concurrency.inside import InsideClient
+from tests.concurrency.inside import InsideClient, inside, reference_path
 from tests.concurrency.loads import submit_surely, sweep
 from tests.concurrency.oracle import Journal, assert_sound, faults_found, walk_faults
 from tests.concurrency.outside import connect, waiting_for_a_lock
@@ -84,6 +83,9 @@ class _Traffic:
         if ids:
             assert self._relay.acknowledge(self._recipient, ids).status_code in (200, 503)
         time.sleep(0.01)
+
+
+__all__ = ["inside", "reference_path"]
 
 
 def _move_time(clock: DatabaseClock, stopping: threading.Event) -> None:
@@ -164,13 +166,6 @@ def test_a_place_taken_but_not_committed_holds_up_the_next_one_and_leaves_no_gap
     in_line = Envelope.objects.order_by("seq").values_list("message_id", flat=True)
     assert walk.seen == [str(message_id) for message_id in in_line]
     assert_sound()
-
-
-@pytest.fixture
-def inside() -> Iterator[InsideClient]:
-    """The relay in this process."""
-    with InsideClient() as client:
-        yield client
 
 
 @pytest.mark.parametrize(("build", "faults"), [("sound", []), ("on a sequence", ["missing: 1"])])

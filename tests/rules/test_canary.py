@@ -172,7 +172,7 @@ def test_what_postgresql_shows_of_a_running_statement_holds_no_value(
         )
         outside.rollback()
         assert submit.result().status_code == 201
-    assert "relay_body" in query
+    assert "relay_submit_at_once" in query
     assert markers.found_in(query) == []
 
 

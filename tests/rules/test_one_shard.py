@@ -1,6 +1,8 @@
 """Every statement that locks or changes a hot table names one shard (DESIGN rule 4.3)."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -11,7 +13,7 @@ from relay.services.quota_audit import quota_audit
 from tests.client import make_device, make_provisioner, new_key
 from tests.concurrency.inside import InsideClient
 from tests.concurrency.loads import set_limits, submit_surely, sweep
-from tests.conftest import DatabaseClock
+from tests.conftest import PROJECT, DatabaseClock
 from tests.rules.statement_guard import GUARD, StatementGuard, is_watched, violations_of
 
 NO_SHARD = "names no shard by equality"
@@ -85,6 +87,17 @@ def test_the_guard_lets_a_good_statement_pass(statement: str, parameters: object
 def test_the_guard_stops_a_bad_statement(statement: str, parameters: object, why: str) -> None:
     assert is_watched(statement)
     assert violations_of(statement, parameters) == [why]
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "relay/sql/functions").glob("*.sql")))
+def test_the_statements_inside_a_function_keep_the_rule_too(path: Path) -> None:
+    text = re.sub(r"--[^\n]*", "", path.read_text("utf-8"))
+    text = text.replace("p_key_shard", "7").replace("p_shard", "3")
+    found = re.findall(r"(?:INSERT INTO|UPDATE|DELETE FROM|SELECT)\b[^;]*;", text)
+    watched = [re.sub(r"INTO v_\w+", "", each) for each in found]
+    watched = [each for each in watched if is_watched(each)]
+    assert len(watched) >= 5
+    assert [why for each in watched for why in violations_of(each, {})] == []
 
 
 def test_the_guard_is_on_the_connection_and_knows_who_sent_a_statement(

@@ -11,6 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from config.kernel.shards import shard_of_device
+from relay.services import submit
+from relay.services.submit_at_once import submit_at_once
 from tests import factories
 from tests.client import Party, make_device, make_provisioner, new_key
 from tests.concurrency.inside import InsideClient
@@ -91,6 +93,14 @@ def test_submit(inside: InsideClient, parties: tuple[Party, Party]) -> None:
     for _ in range(8):
         submit()()
     _check("full queue", submit())
+
+
+def test_a_submit_that_is_nothing_special_is_one_statement(parties: tuple[Party, Party]) -> None:
+    sender, recipient = parties
+    with pytest.MonkeyPatch.context() as patch, InsideClient() as relay:
+        patch.setattr(submit, "submit_at_once", submit_at_once)  # put back
+        [statement] = _statements(lambda: relay.submit(sender, recipient))
+    assert "relay_submit_at_once" in statement
 
 
 @pytest.mark.parametrize("size", [1, 20, 100])
