@@ -8,15 +8,13 @@ kept. So a new or rotated credential works at once, and a revoked or replaced on
 import hmac
 import threading
 import time
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import QuerySet
 
+from config.kernel import sql
 from relay import tokens
 from relay.callers import Caller, CallerKind
-from relay.models import Device, DeviceState, Provisioner
 
 _MOST_ENTRIES = 50_000
 
@@ -63,11 +61,19 @@ def authenticate(token: str) -> Caller | None:
     return Caller(kind, presented.id)
 
 
+#: By hand, as every request of a caller that is not believed asks: building the same query
+#: from a queryset costs several times what PostgreSQL takes for it.
+_STORED = {
+    CallerKind.DEVICE: (
+        "SELECT token_sha256 FROM relay_device WHERE device_id = %(id)s AND state = 'active'"
+    ),
+    CallerKind.PROVISIONER: (
+        "SELECT token_sha256 FROM relay_provisioner "
+        "WHERE provisioner_id = %(id)s AND revoked_at IS NULL"
+    ),
+}
+
+
 def _stored_digest(kind: CallerKind, identity: UUID) -> bytes | None:
-    digests: QuerySet[Any, Any]
-    if kind is CallerKind.DEVICE:
-        digests = Device.objects.filter(device_id=identity, state=DeviceState.ACTIVE)
-    else:
-        digests = Provisioner.objects.filter(provisioner_id=identity, revoked_at__isnull=True)
-    found = next(iter(digests.values_list("token_sha256", flat=True)), None)
-    return None if found is None else bytes(found)
+    found = sql.rows(_STORED[kind], {"id": identity})
+    return bytes(found[0]["token_sha256"]) if found else None
