@@ -20,7 +20,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,7 +68,6 @@ class _Line:
     socket: socket.socket
     sent_at: float = 0.0
     received: bytes = b""
-    is_free: bool = True
 
 
 def make_recipients(count: int) -> list[tuple[str, str]]:
@@ -96,29 +95,32 @@ def drive(world: World, recipients: list[tuple[str, str]], *, rate: float) -> Ru
     tokens = [make_device().token for _ in range(SENDERS)]
     ciphertext = base64.b64encode(os.urandom(1024)).decode()
     run, waiting = Run(), selectors.DefaultSelector()
-    lines = []
+    free: deque[_Line] = deque()  # in turn, as the relay closes what was idle for long
     for _ in range(CONNECTIONS):
         line = _Line(socket.create_connection(("127.0.0.1", world.port)))
         line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         waiting.register(line.socket, selectors.EVENT_READ, line)
-        lines.append(line)
+        free.append(line)
     began, sent, done = time.monotonic(), 0, 0
     while done < len(recipients):
         due = min(len(recipients), int((time.monotonic() - began) * rate))
-        for line in [line for line in lines if line.is_free][: due - sent]:
+        while sent < due and free:
+            line = free.popleft()
             device, handle = recipients[sent]
-            line.received, line.is_free = b"", False
+            line.received = b""
             line.sent_at = run.submits[handle] = time.monotonic()
             line.socket.sendall(request("127.0.0.1", tokens[sent % SENDERS], device, ciphertext))
             sent += 1
         for key, _ in waiting.select(0.002):
             line = key.data
-            line.received += line.socket.recv(65536)
+            part = line.socket.recv(65536)
+            assert part, "the relay closed a connection"
+            line.received += part
             status = answered(line.received)
             if status is not None:
                 run.seconds.append(time.monotonic() - line.sent_at)
                 run.statuses[status] += 1
-                line.is_free = True
+                free.append(line)
                 done += 1
     return run
 
