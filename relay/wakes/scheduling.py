@@ -5,10 +5,10 @@ those to one that answered last time, so that hosts that hang hold no more than 
 and get it last.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -41,27 +41,57 @@ def run_all(
     Returns the results there are at `end_before`. A task must not raise, and must itself be
     over by then.
     """
-    hosts = _by_host(tasks)
-    most = min(threads, sum(len(host.waiting) for host in hosts.values()))
-    results: list[T] = []
-    running: dict[Future[T], _Host[T]] = {}
-    pool = ThreadPoolExecutor(max_workers=max(1, most), thread_name_prefix="wake")
-    try:
-        while True:
-            while len(running) < most and time.monotonic() < start_before:
-                host = _next(hosts.values())
-                if host is None:
-                    break
-                running[pool.submit(host.waiting.popleft().run)] = host
-                host.running += 1
-            left = end_before - time.monotonic()
-            if not running or left <= 0:
-                return results
-            for future in wait(running, left, FIRST_COMPLETED).done:
-                running.pop(future).running -= 1
-                results.append(future.result())
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    work = _Work(_by_host(tasks), start_before)
+    crew = [
+        threading.Thread(target=work.carry_out, name="wake", daemon=True)
+        for _ in range(min(threads, work.most_at_once()))
+    ]
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join(max(0.0, end_before - time.monotonic()))
+    return work.results_so_far()
+
+
+class _Work(Generic[T]):
+    """What is to be done, shared by the threads that do it."""
+
+    def __init__(self, hosts: dict[str, _Host[T]], start_before: float) -> None:
+        self._hosts = hosts
+        self._start_before = start_before
+        self._results: list[T] = []
+        self._changed = threading.Condition()
+
+    def most_at_once(self) -> int:
+        """More threads than this would find nothing to do."""
+        return sum(min(host.most, len(host.waiting)) for host in self._hosts.values())
+
+    def carry_out(self) -> None:
+        """Do one task after another, until none is left that may be begun."""
+        while (begun := self._begin()) is not None:
+            host, task = begun
+            result = task.run()
+            with self._changed:
+                host.running -= 1
+                self._results.append(result)
+                self._changed.notify_all()
+
+    def results_so_far(self) -> list[T]:
+        with self._changed:
+            return list(self._results)
+
+    def _begin(self) -> tuple[_Host[T], Task[T]] | None:
+        with self._changed:
+            while any(host.waiting for host in self._hosts.values()):
+                left = self._start_before - time.monotonic()
+                if left <= 0:
+                    return None
+                host = _next(self._hosts.values())
+                if host is not None:
+                    host.running += 1
+                    return host, host.waiting.popleft()
+                self._changed.wait(left)  # each host that has more is at its most
+            return None
 
 
 def _by_host(tasks: Iterable[Task[T]]) -> dict[str, _Host[T]]:

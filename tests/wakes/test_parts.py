@@ -198,3 +198,12 @@ def test_the_command_shows_the_public_key_and_moves_a_derived_one_to_a_file(
     wired.set(WAKE_VAPID_KEY_FILE=None)
     assert run_vapid_key()["public_key"] != derived["public_key"]
     assert wiring.vapid().public_key != derived["public_key"]
+
+
+def test_threads_that_wait_for_a_host_end_with_its_last_task() -> None:
+    end = time.monotonic() + 30
+    slow = [Task("slow", 1, 0, lambda: time.sleep(0.02)) for _ in range(3)]
+    quick = [Task("quick", 4, 0, lambda: None) for _ in range(4)]
+    results = run_all([*slow, *quick], threads=8, start_before=end, end_before=end)
+    assert len(results) == 7
+    assert time.monotonic() < end - 20
