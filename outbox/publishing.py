@@ -114,6 +114,17 @@ def _queue(name: str) -> Queue:
     return queue(name, on=connection())
 
 
+def waiting(name: str) -> int:
+    """Jobs of a queue that no worker took yet: a hint for the pace, never a fact.
+
+    Raises PublishError.
+    """
+    try:
+        return int(_queue(name).count)
+    except QUEUE_ERRORS as error:
+        raise PublishError(type(error).__name__) from error
+
+
 def eviction_policy() -> str | None:
     """By which policy Redis throws keys away when it is full; None when it throws away none.
 

@@ -17,7 +17,7 @@ A lost or refused job is no suspicion: a wiped Redis must not turn into single j
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
@@ -36,6 +36,8 @@ from outbox.transactions import forgettable_transaction
 
 #: How long a batch may be under way before its events become due again.
 LEASE = timedelta(seconds=60)
+#: For how long events come together at most while the workers are busy anyway.
+GATHERING = timedelta(seconds=1)
 #: Events in one job at most.
 BATCH_MOST = 500
 
@@ -72,14 +74,22 @@ def _due_statement(topics: int, shards: range) -> str:
     return " UNION ALL ".join(arms) + " ORDER BY next_at"
 
 
-def claim(*, room: Mapping[Topic, int]) -> list[ClaimedBatch]:
+def claim(*, room: Mapping[Topic, int], gather: Collection[str] = ()) -> list[ClaimedBatch]:
     """Claim due events, of each topic as many as there is room for, and batch them.
 
+    Of the topics in `gather`, whose workers are busy, only what has been due for GATHERING: a
+    batch costs the same whether it holds ten events or five hundred, and until it would be
+    handled more come together.
     The batches' rows commit with the claim, so that there is never one without the other.
     """
     left = {topic.name: most for topic, most in room.items() if most > 0}
     by_name = {topic.name: topic for topic in room}
-    places = due_places(topics=left, now=clock.read())
+    now = clock.read()
+    places = [
+        place
+        for place in due_places(topics=left, now=now)
+        if place.topic not in gather or place.next_at <= now - GATHERING
+    ]
     if not places:
         return []
     with forgettable_transaction():

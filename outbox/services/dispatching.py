@@ -61,6 +61,7 @@ class Dispatcher:
     _pause: float = SHORTEST_PAUSE
     _is_full: bool = False  # Redis answers, and takes nothing
     _is_known: bool = False  # Redis was looked at since this process began, or lost it
+    _is_gathering: bool = False  # workers have enough before them
     _room: dict[Topic, int] = field(default_factory=dict)
     _measured_at: float = float("-inf")
 
@@ -81,7 +82,7 @@ class Dispatcher:
     def run(self) -> None:
         """Round after round until `stopping` is set."""
         while not self.stopping.is_set():
-            if self.dispatch_once():
+            if self.dispatch_once() or self._is_gathering:
                 self._pause = SHORTEST_PAUSE
             else:
                 self._pause = (
@@ -103,7 +104,9 @@ class Dispatcher:
             if woken:
                 WIPED(events=woken)
             self._look_at_queue()
-            claimed = claim(room=self._measure())
+            busy = self._busy()
+            claimed = claim(room=self._measure(), gather=busy)
+            self._is_gathering = bool(busy)
             if not claimed:
                 return 0
             failpoints.hit("outbox.claimed")
@@ -125,6 +128,12 @@ class Dispatcher:
             self._is_known = True
             if policy := publishing.eviction_policy():
                 EVICTS(policy=policy)
+
+    def _busy(self) -> set[str]:
+        """Topics whose queue holds a job that no worker was free to take."""
+        queues = {topic.queue for topic in topics.known()}
+        busy = {name for name in queues if publishing.waiting(name)}
+        return {topic.name for topic in topics.known() if topic.queue in busy}
 
     def _account(self, claimed: Sequence[ClaimedBatch]) -> int:
         by_topic: Counter[str] = Counter()

@@ -116,8 +116,8 @@ def test_what_is_not_dead_cannot_be_decided_on(action: str) -> None:
 
 def test_a_decision_needs_a_reason_and_one_choice() -> None:
     [dead] = bury(1)
-    assert refused("requeue", str(dead), "--reason", " ").startswith("1: A reason is needed")
-    assert refused("discard", str(dead), "--for-real").startswith("1: A reason is needed")
+    assert refused("requeue", str(dead), "--reason", " ").startswith("2: A reason is needed")
+    assert refused("discard", str(dead), "--for-real").startswith("2: A reason is needed")
     for arguments in (
         [],
         ["--all"],

@@ -188,10 +188,29 @@ def test_a_refused_write_is_no_failure_and_is_tried_again_with_less(
     assert dispatcher.dispatch_once() == 0
     assert dispatcher.refused == 170
     valkey.client.config_set("maxmemory", 0)
-    clock.shift(timedelta(seconds=2.5))
+    clock.shift(timedelta(seconds=4))  # all of them have been due for long enough to be claimed
     assert [dispatcher.dispatch_once(), dispatcher.dispatch_once()] == [50, 70]
     work()
     assert len(effects.events) == 120
+
+
+def test_while_the_workers_are_busy_events_gather_for_a_second_at_most(
+    register: Register, effects: Effects, clock: DatabaseClock
+) -> None:
+    """A batch of few costs as much as one of many; nothing waits for a worker that is away."""
+    register(effects.all_done)
+    add_events(3)
+    dispatcher = Dispatcher()
+    assert dispatcher.dispatch_once() == 3  # nobody was waiting for a worker yet
+    add_events(20)
+    assert dispatcher.dispatch_once() == 0
+    clock.shift(timedelta(seconds=1.1))
+    assert dispatcher.dispatch_once() == 20
+    work()
+    add_events(4)
+    assert dispatcher.dispatch_once() == 4  # the worker is free again
+    work()
+    assert len(effects.events) == 27
 
 
 def test_an_outage_is_a_line_when_it_begins_and_one_when_it_ends(
