@@ -17,6 +17,7 @@ from rq.job import Job as RqJob
 from rq.job import JobStatus
 from rq.serializers import DefaultSerializer, JSONSerializer
 
+from config.kernel import clock as database_clock
 from config.kernel.database import durable_transaction
 from outbox import heartbeats, publishing, topics
 from outbox.jobs import HANDLE_BATCH
@@ -202,12 +203,12 @@ def test_while_the_workers_are_busy_events_gather_for_a_second_at_most(
     add_events(3)
     dispatcher = Dispatcher()
     assert dispatcher.dispatch_once() == 3  # nobody was waiting for a worker yet
-    add_events(20)
+    add_events(20, next_at=database_clock.read())
     assert dispatcher.dispatch_once() == 0
     clock.shift(timedelta(seconds=1.1))
     assert dispatcher.dispatch_once() == 20
     work()
-    add_events(4)
+    add_events(4, next_at=database_clock.read())
     assert dispatcher.dispatch_once() == 4  # the worker is free again
     work()
     assert len(effects.events) == 27
