@@ -19,12 +19,14 @@ from outbox import publishing
 from outbox.services.working import Worker
 from relay.wakes import wiring
 from tests.client import new_key
-from tests.concurrency.inside import InsideClient
+from tests.concurrency.inside import InsideClient, reference_path
 from tests.faults import broken
 from tests.faults.load import Load, ciphertext_of
 from tests.faults.verdict import verdict
 from tests.faults.world import DISPATCHER, GATEWAY_SECRET, WAKES, WEB, World
 from tests.outbox.kit import Processes, wait_until
+
+__all__ = ["reference_path"]
 
 Build = Callable[[], AbstractContextManager[None]]
 KILLED = -signal.SIGKILL
@@ -128,6 +130,7 @@ def _commit_an_event_with_a_lower_id(world: World, load: Load, mailbox) -> None:
         assert cursor.rowcount == 1
 
 
+@pytest.mark.usefixtures("reference_path")
 @pytest.mark.parametrize(
     ("build", "found"),
     [(nullcontext, []), (broken.keeps_its_keys_apart, ["a key without its answer"])],
@@ -166,6 +169,7 @@ def test_a_key_claimed_apart_from_its_effect_is_found(
     assert words(verdict(load)) == found
 
 
+@pytest.mark.usefixtures("reference_path")
 def test_a_promise_that_was_not_kept_is_found(world: World, load: Load) -> None:
     load.mailboxes = [each for each in load.mailboxes if each.reads]
     assert load.submit().status == 201
